@@ -1,20 +1,24 @@
 """A chat vector made of English chats, added to models that learnt Azerbaijani, as Markdown tables.
 
 ANADIL_DATA=DIR python benchmarks/merge/chat_vector.py --base DIR [--work DIR] [--methods]
+ANADIL_DATA=DIR python benchmarks/merge/chat_vector.py --base DIR --trained NAME=MODEL,TOKENIZER ... --language eu --questions FILE
 
 The pair is made here: `minus`, and the same after English chats whose answers are a line. Its difference is added to models
 with the base's own vocabulary and with an extended one. All are asked in Azerbaijani. No chat of the pair is Azerbaijani.
+`--trained` takes models of other runs instead.
 """
 
+import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[2])]
 
 from benchmarks.merge import by_hand  # noqa: E402  scripts are installed nowhere
-from benchmarks.merge.chats import chats  # noqa: E402
+from benchmarks.merge.chats import Chat, chats  # noqa: E402
 from benchmarks.merge.models import Models, Strategy, parser  # noqa: E402
 from benchmarks.stage_runs import with_spread  # noqa: E402
 
@@ -30,19 +34,26 @@ Figures = dict[str, float]
 
 
 def measured(models: Models, name: str, folder: Path) -> Figures:
-    """Ask a model Azerbaijani questions, unless the figures are saved."""
-    settings = {"model": str(folder), "questions": QUESTIONS, "tokens": ANSWER_TOKENS}
-    return models.runs.saved(f"asked-{name}", settings, lambda: ask(folder))
+    """Ask a model questions, unless the figures are saved."""
+    file = models.options.questions
+    questions = read_chats(file) if file else chats("az", QUESTIONS, held_out=True)
+    settings = {"model": str(folder), "questions": len(questions), "tokens": ANSWER_TOKENS}
+    return models.runs.saved(f"asked-{name}", settings, lambda: ask(folder, questions))
 
 
-def ask(folder: Path) -> Figures:
+def read_chats(file: Path) -> list[Chat]:
+    """Questions and answers of a file of JSON lines with `messages`."""
+    rows = [json.loads(line)["messages"] for line in file.read_text(encoding="utf-8").splitlines()]
+    return [{"prompt": asked["content"], "response": answer["content"]} for asked, answer in rows]
+
+
+def ask(folder: Path, questions: Sequence[Chat]) -> Figures:
     """Return shares of answers that ended and are right, and bits per byte of the right answers."""
     from anadil.evaluate.generate import GenerationPrompt, generate_texts
     from anadil.evaluate.models import BATCH_TOKENS, CandidateModel, load_for_scoring, open_model
     from anadil.model.chat_ids import chat_ids
     from anadil.model.load import encode_texts
 
-    questions = chats("az", QUESTIONS, held_out=True)
     candidate, model = open_model("finetuned", folder), load_for_scoring(folder, "finetuned")
     prompts = [GenerationPrompt(text=each["prompt"], kind="answer", chat=True) for each in questions]
     loaded = CandidateModel(
@@ -68,12 +79,10 @@ def ask(folder: Path) -> Figures:
     }  # type: ignore[dict-item]
 
 
-def with_vector(models: Models, strategy: Strategy, seed: int) -> Path:
-    """Merge an adapted model and the pair's difference by the stage."""
+def with_vector(models: Models, name: str, model: Path, tokenizer: Path, settings: Mapping[str, Any]) -> Path:
+    """Merge a trained model and the pair's difference by the stage."""
     pair = {"model": str(models.runs.work / "chat/merged"), "minus": str(models.minus()), "weight": 1.0}
-    settings = models.settings(strategy, seed)
-    name = f"{strategy}-{seed}-chat"
-    return models.merged(name, models.adapted(strategy, seed), strategy, settings, {"add": [pair]})
+    return models.merged(f"{name}-chat", model, tokenizer, settings, {"add": [pair]})
 
 
 def by_method(models: Models, name: str, change: Callable[[by_hand.Weights], by_hand.Weights]) -> Path:
@@ -111,19 +120,39 @@ def main() -> None:
     """Print the tables."""
     arguments = parser((__doc__ or "").splitlines()[0])
     arguments.add_argument("--methods", action="store_true", help="also other ways to add the difference")
+    arguments.add_argument(
+        "--trained", nargs="+", metavar="NAME=MODEL,TOKENIZER", help="models of other runs"
+    )
+    arguments.add_argument("--language", default="az", help="of these models")
+    arguments.add_argument("--questions", type=Path, help="default: made of sentences in Azerbaijani")
     options = arguments.parse_args()
     models = Models.of(options)
     rows: dict[str, list[Figures]] = {"base": [measured(models, "base", models.base)]}
     chat = models.finetuned("chat", models.minus(), "en")
     rows["base, English chats"] = [measured(models, "chat", chat)]
+    if options.trained:
+        for each in options.trained:
+            name, _, places = each.partition("=")
+            model, tokenizer = map(Path, places.split(","))
+            settings = {**models.settings("base", 0), "language": options.language}
+            rows[name] = [measured(models, name, model)]
+            merged = with_vector(models, name, model, tokenizer, settings)
+            rows[f"{name}, chat vector"] = [measured(models, f"{name}-chat", merged)]
+        print("\n".join(table(rows)))
+        return
     counts: dict[Strategy, int] = {"base": options.own_seeds, "extend": options.seeds}
     for strategy, count in counts.items():
+        tokenizer = models.runs.work / f"tokenizer-{strategy}"
         title = "own vocabulary" if strategy == "base" else "extended vocabulary"
         trained = [(f"{strategy}-{seed}", models.adapted(strategy, seed)) for seed in range(count)]
         rows[title] = [measured(models, name, folder) for name, folder in trained]
         rows[f"{title}, chat vector"] = [
-            measured(models, f"{strategy}-{seed}-chat", with_vector(models, strategy, seed))
-            for seed in range(count)
+            measured(
+                models,
+                f"{name}-chat",
+                with_vector(models, name, folder, tokenizer, models.settings(strategy, seed)),
+            )
+            for seed, (name, folder) in enumerate(trained)
         ]
     taught = models.finetuned("sft-az", models.adapted("extend", 0), "az")
     rows["extended vocabulary, Azerbaijani chats"] = [measured(models, "sft-az", taught)]

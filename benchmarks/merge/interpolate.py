@@ -81,7 +81,9 @@ def one(models: Models, seed: int) -> Seed:
     limit = 1 + SHARE_OF_LOSS * (after["en"] / before["en"] - 1)
     settings = models.settings("extend", seed)
     settings["evaluate"] |= {"gate": {"max_retained_ratio": round(limit, 5)}}
-    merged = models.merged(f"interpolated-{seed}", adapted, "extend", settings, {"base_share": "auto"})
+    merged = models.merged(
+        f"interpolated-{seed}", adapted, models.tokenizer, settings, {"base_share": "auto"}
+    )
     figures = json.loads((merged / "merge.json").read_text(encoding="utf-8"))
     return Seed(
         limit=limit,

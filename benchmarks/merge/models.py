@@ -178,7 +178,7 @@ class Models:
         self,
         name: str,
         model: Path,
-        strategy: Strategy,
+        tokenizer: Path,
         settings: Mapping[str, Any],
         merge: Mapping[str, Any],
     ) -> Path:
@@ -187,7 +187,7 @@ class Models:
         az, en = (str(work / f"texts/scored.{language}.jsonl") for language in LANGUAGES)
         scored = {**settings.get("evaluate", {}), "heldout": [az], "retained": [en]}
         recipe = self.runs.recipe(name, {**settings, "evaluate": scored, "merge": merge})
-        inputs = ["--model", str(model), "--tokenizer", str(work / f"tokenizer-{strategy}")]
+        inputs = ["--model", str(model), "--tokenizer", str(tokenizer)]
         if "auto" in str(merge):
             inputs += ["--corpus", str(work / "corpus")]
         return Path(self.runs.stage("merge", recipe, work / name, *inputs))
