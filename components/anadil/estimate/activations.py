@@ -77,7 +77,7 @@ def normalized_states(shape: Shape, work: Work, layout: Layout) -> float:
     return size * shape.hidden / layout.tensor
 
 
-def _normalized(width: int, size: int, shape: Shape, work: Work) -> float:
+def _normalized(width: float, size: int, shape: Shape, work: Work) -> float:
     """Torch's norm: the FP32 copy, and the normalized states where the norm's own weight learns."""
     kind = shape.architecture
     if kind.norm in ("layer", "bare"):  # torch's own makes the normalized states again
@@ -114,6 +114,8 @@ def attention_bytes(shape: Shape, work: Work, layout: Layout) -> float:
         if shape.architecture.fused_inputs and shape.architecture.norm == "layer":
             norms = 0.0  # they read a part of what one matrix made
         saved += (norms + FP32 * (2 if kind == "width" else shape.heads + shape.kv_heads)) / layout.tensor
+    if shape.architecture.values_normed:
+        saved += FP32 * (shape.kv_width + shape.kv_heads)
     saved += rotation_bytes(shape, work, layout)
     if shape.architecture.inner_norms:  # what the last matrix reads is then the norm's
         norm = inner_norm_bytes(shape, work, layout) + size * (work.trains == "all")
@@ -200,7 +202,23 @@ def layer_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     # A norm of what attention or the MLP gives; nothing keeps its output.
     after = (_normalized(shape.hidden, size, shape, work) + FP32) / layout.tensor
     exits = 2 * after if kind.norms_after else 0.0
+    exits += gated_input_bytes(shape, work, layout)
     return entries + attention_bytes(shape, work, layout) + mlp + exits
+
+
+def gated_input_bytes(shape: Shape, work: Work, layout: Layout) -> float:
+    """End of a layer that gates its columns of a second table: the gate, what it lets through, and a norm."""
+    if not shape.layer_inputs:
+        return 0.0
+    size, learns = bytes_of(work, layout).compute, work.trains == "all"
+    products = size * ((2 + learns) * shape.layer_inputs + learns * shape.hidden)
+    return products + _normalized(shape.hidden, size, shape, work) + FP32
+
+
+def layer_input_bytes(shape: Shape, work: Work, layout: Layout) -> float:
+    """Columns of all layers in their table, and the norm of what is added to them; they live as long as the layers."""
+    columns, size = shape.layers * shape.layer_inputs, bytes_of(work, layout).stream
+    return size * columns + _normalized(columns, size, shape, work)
 
 
 def mlp_bytes(shape: Shape, work: Work, layout: Layout) -> float:
@@ -284,5 +302,6 @@ def saved_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     attended = 0.0 if shape.caps_scores else attended_bytes(shape, work, size.compute)
     split = shape.query_width + 2 * shape.kv_width + (shape.mlp_matrices - 1) * shape.linear_width
     whole = (2 if shape.linear_width else 1) * shape.hidden + shape.experts + (shape.shared > 0)
+    whole += shape.layer_inputs + shape.hidden * (shape.layer_inputs > 0)
     outputs = size.compute * (split / layout.tensor + whole)
     return received + outputs + attended / layout.tensor

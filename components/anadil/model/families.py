@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from anadil.model import gguf_layers
+from anadil.model import gguf_layers, layer_sizes
 from anadil.model.family import (
     ALL_LAYOUTS,
     LLAMA_GGUF,
@@ -194,8 +194,23 @@ FAMILIES = (
     # Its heads have two sizes, and its last layers may take keys and values of earlier ones.
     Family(
         model_type="gemma4_text",
-        unplanned="its layers are of several kinds",
         logits=GEMMA_LOGITS,
+        architecture=Architecture(
+            norms_after=True,
+            head_norms="head",
+            norms_in_fp32=True,
+            values_normed=True,
+            layer_sizes=layer_sizes.gemma_4,
+            defaults={
+                "num_attention_heads": 8,
+                "num_key_value_heads": 4,
+                "head_dim": 256,
+                "vocab_size": 262_144,
+                "vocab_size_per_layer_input": 262_144,
+                "hidden_size_per_layer_input": 256,
+                "tie_word_embeddings": True,
+            },
+        ),
         layer_tables=LayerTables(
             name="model.embed_tokens_per_layer.weight",
             rows="vocab_size_per_layer_input",
