@@ -92,7 +92,7 @@ def test_a_directory_of_task_files_holds_tasks_and_a_group_over_them(
 
 
 def test_the_task_of_tumlu_asks_for_a_letter(job_of: JobOf, tmp_path: Path) -> None:
-    from anadil.tasks.harness import SHIPPED
+    from anadil.tasks.native import FOLDER
 
     rows = [{"question": " Bakı? ", "choices": ["4n", "4n-1", "4n-3"], "answer": "C", "subject": "Math"}]
     folder = tmp_path / "own"
@@ -101,7 +101,7 @@ def test_the_task_of_tumlu_asks_for_a_letter(job_of: JobOf, tmp_path: Path) -> N
     task = {
         key: value
         for name in ("_tumlu", "tumlu_kazakh")
-        for key, value in yaml.safe_load((SHIPPED / f"{name}.yaml").read_text()).items()
+        for key, value in yaml.safe_load((FOLDER / f"{name}.yaml").read_text()).items()
         if key not in ("include", "dataset_name", "fewshot_split")
     }
     task |= {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "rows.jsonl"}}}

@@ -417,9 +417,7 @@ class Trace:
         return f"{', '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}" or DASH
 
 
-def trace(
-    uri: str, *, roots: Sequence[str] = (), documents: Sequence[str] = (), tracking: str | None = None
-) -> Trace:
+def trace(uri: str, *, roots: Sequence[str] = (), documents: Sequence[str] = ()) -> Trace:
     """Follow a model back to its sources; the result names broken links beside the sound ones.
 
     Args:
@@ -427,9 +425,8 @@ def trace(
             `models:/NAME@ALIAS`.
         roots: Storage roots to look in, beside the one that the artifact lies in and the one of its recipe.
         documents: Ids, URLs or sources to look for, or files of them.
-        tracking: The registry's address; left out, MLFLOW_TRACKING_URI.
     """
-    place, manifest = _find_start(uri, roots, tracking)
+    place, manifest = _find_start(uri, roots)
     chain = Chain(_roots(place, manifest, roots))
     chain.follow(place, manifest)
     asked = corpus_rows.questions_of(
@@ -500,9 +497,9 @@ def _last(trained: Sequence[tuple[str, Manifest]]) -> list[tuple[str, Manifest]]
     return [each for each in trained if each[1].digest not in held]
 
 
-def _find_start(uri: str, roots: Sequence[str], tracking: str | None) -> tuple[str, Manifest]:
+def _find_start(uri: str, roots: Sequence[str]) -> tuple[str, Manifest]:
     """Find the artifact of a name or, by the SHA-256 of its weights, of an exported directory."""
-    place, manifest = locate(uri, tracking)
+    place, manifest = locate(uri)
     if manifest is not None:
         if manifest.kind not in BY_KIND:
             raise DataError(f"{uri}: holds {with_article(manifest.kind)}, not a model; {EXPECTED}")
