@@ -20,7 +20,7 @@ def root_of(uri: str) -> str:
 
 
 def roots_of(uri: str, manifest: Manifest, more: Iterable[str] = ()) -> list[str]:
-    """Where what an artifact was made from may lie: beside it, below its recipe's `storage.root`, and below `more`."""
+    """Storage roots of an artifact's inputs: the one that it is in, its recipe's `storage.root`, and `more`."""
     section = manifest.recipe.get("storage")
     stated = section.get("root") if isinstance(section, dict) else None
     own = [root_of(uri), *([stated] if isinstance(stated, str) else [])]
