@@ -23,8 +23,8 @@ def roots_of(uri: str, manifest: Manifest, more: Iterable[str] = ()) -> list[str
     """Storage roots of an artifact's inputs: the one that it is in, its recipe's `storage.root`, and `more`."""
     section = manifest.recipe.get("storage")
     stated = section.get("root") if isinstance(section, dict) else None
-    own = [root_of(uri), *([stated] if isinstance(stated, str) else [])]
-    return list(dict.fromkeys([*own, *map(absolute, more)]))
+    roots = [root_of(uri), *([stated] if isinstance(stated, str) else []), *map(absolute, more)]
+    return list(dict.fromkeys(roots))
 
 
 def artifacts_below(roots: Sequence[str], word: str) -> Iterator[tuple[str, Manifest]]:
