@@ -57,7 +57,8 @@ def compared(recompute: str, trains: str, state: str) -> tuple[int, int, int]:
         Group(),
     )
     trainer.begin_phase(0)
-    trainer.step(0)
+    trainer.gradients(0)
+    trainer.apply()
     return (
         second_step(trainer),
         exact_peak(shape, layout, work, recipe.pretrain),
@@ -75,7 +76,8 @@ def second_step(trainer: Trainer) -> int:
     now: int = sum(tensor.numel() * tensor.element_size() for tensor in held)
     peak = now
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        trainer.step(1)
+        trainer.gradients(1)
+        trainer.apply()
     for event in profiled.profiler.kineto_results.events():
         if event.name() == "[memory]":
             now += event.nbytes()

@@ -63,7 +63,8 @@ def peak(shape: Shape, layout: Layout, work: Work, kind: Trains, device_type: st
     trainer = Trainer(parallelize(model, settings, Mesh(), device), tokens, recipe, Group())
     trainer.begin_phase(0)
     for step in range(STEPS):
-        trainer.step(step)
+        trainer.gradients(step)
+        trainer.apply()
     return int(trainer.peak_memory() or 0)
 
 

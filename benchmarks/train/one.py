@@ -105,7 +105,8 @@ def anadil(given: Given, *, kernels: str = "auto", **more: Any) -> Clocks:
     trainer.begin_phase(0)
     for step in range(given.all_steps):
         with clocks.step():
-            done = trainer.step(step)
+            done = trainer.gradients(step)
+            trainer.apply()
         clocks.losses.append(done.loss)
     if recipe.pretrain.compile:
         from torch._dynamo.utils import counters

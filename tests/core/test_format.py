@@ -111,13 +111,6 @@ def test_text_is_never_markup_unless_it_was_made_as_such() -> None:
     assert table.markdown().splitlines()[3] == "| &lt;b&gt;&amp;&#39;&#34; |"
 
 
-def test_a_page_without_a_style_sheet_gets_the_style_in_its_cells() -> None:
-    page = TABLE.html(inline=True)
-
-    assert 'class="words"' not in page
-    assert page.count("text-align:right") == 3
-
-
 def test_markdown_escapes_its_signs_and_says_that_there_are_no_rows() -> None:
     assert TABLE.markdown().splitlines()[1:3] == ["| şəhər | əhali | su |", "| --- | ---: | --- |"]
     assert Table("a", ("x",), [("1|2*",)]).markdown().splitlines()[3] == r"| 1\|2\* |"

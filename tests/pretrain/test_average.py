@@ -195,13 +195,15 @@ def test_a_process_without_a_sequence_adds_zero_to_the_gradients(
 
 def test_gradients_are_freed_before_the_next_forward_pass(tmp_path: Path, base: Path) -> None:
     trainer = make_trainer(tmp_path, base)
-    trainer.step(0)
+    trainer.gradients(0)
+    trainer.apply()
     seen = []
     trainer.net.model.base_model.register_forward_pre_hook(
         lambda *_: seen.append([parameter.grad for parameter in trainer.parameters.values()])
     )
 
-    trainer.step(1)
+    trainer.gradients(1)
+    trainer.apply()
 
     assert set(seen[0]) == {None}
 

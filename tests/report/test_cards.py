@@ -7,11 +7,12 @@ import pytest
 import yaml
 
 from anadil.artifacts import artifact
+from anadil.artifacts.find import read_table
 from anadil.core.errors import DataError
 from anadil.page.licence import licence_files, licence_of
 from anadil.recipe.fields import CONTROL
 from anadil.recipe.sections import Recipe
-from anadil.report.data_card import card_of_corpus, data_card
+from anadil.report.data_card import card_of_corpus
 from anadil.report.model_card import licence_files_of, model_card, model_name
 from anadil.text.parallel import TEMPLATE
 from tests.kit import report_run
@@ -28,6 +29,11 @@ Json = dict[str, Any]
 
 def recipe(**more: Any) -> Json:
     return Recipe.model_validate({"language": "az", **more}).model_dump(mode="json")
+
+
+def data_card(corpus: str) -> str:
+    manifest = artifact.finished_manifest(corpus, "corpus")
+    return card_of_corpus(manifest, read_table(corpus, manifest, "stats.json"))
 
 
 def run_of(root: Path, *, base: str = "tiny", scores: Json | None = None, **more: Any) -> dict[str, str]:

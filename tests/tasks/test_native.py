@@ -9,11 +9,18 @@ import pytest
 
 from anadil.cli import main
 from anadil.core.errors import DataError
-from anadil.evaluate.run import read_items
 from anadil.recipe.sections import Recipe
 from anadil.tasks import harness
-from anadil.tasks.check import SHIPPED, TaskFiles, _harness, inspect_tasks
-from anadil.tasks.native import _by_language, benchmark_of, benchmarks, languages, named_tasks, native_tasks
+from anadil.tasks.check import TaskFiles, _harness, inspect_tasks
+from anadil.tasks.native import (
+    FOLDER,
+    _by_language,
+    benchmark_of,
+    benchmarks,
+    languages,
+    named_tasks,
+    native_tasks,
+)
 from anadil.tasks.run import run
 from anadil.tasks.shipped.az_eval import process_results
 from tests.tasks.conftest import TASK
@@ -26,7 +33,7 @@ def recipe_of(tasks: Any, language: str = "az") -> Recipe:
 def test_every_task_of_the_table_exists_in_the_harness_or_here() -> None:
     named = {each.task for tasks in _by_language().values() for each in tasks}
 
-    assert named <= TaskFiles([SHIPPED, *_harness()]).own.keys()
+    assert named <= TaskFiles([FOLDER, *_harness()]).own.keys()
 
 
 def test_every_benchmark_has_languages_and_every_turkic_language_a_task() -> None:
@@ -92,10 +99,6 @@ def test_a_language_without_tasks_is_refused_by_the_list(capsys: pytest.CaptureF
     assert "no benchmark has tasks in 'kbd'" in capsys.readouterr().err
     assert main.main(["tasks", "list", "xx"]) == 3
     assert "'xx': no language has this id" in capsys.readouterr().err
-
-
-def test_tasks_of_an_older_version_have_no_facts(tmp_path: Path) -> None:
-    assert read_items(tmp_path) == []
 
 
 def test_fetch_writes_the_questions_that_clean_looks_for(

@@ -8,10 +8,7 @@ STAGE = Stage(
     writes="admission",
     keys=("retrain.limits",),
     # A row for each document, and counts; no text.
-    reads=(
-        Input("corpus", files=("stats/", "stats.json"), beside=True),
-        Input("overlap", optional=True, files=("excluded.jsonl",), beside=True),
-    ),
+    reads=(Input("corpus", files=("stats/", "stats.json"), beside=True, without_excluded=True),),
     only_if="retrain",
     pod=Pod(image="clean", cpu="2", memory="4Gi", retries=2),
     brings=("view",),

@@ -19,7 +19,7 @@ from anadil.artifacts import local_directory, storage
 from anadil.artifacts.mlmodel import META
 from anadil.artifacts.uri import MANIFEST, join
 from anadil.core.errors import DataError, IntegrityError
-from anadil.core.files import atomic_file
+from anadil.core.files import atomic_file, file_sha256
 from anadil.core.format import with_article
 from anadil.core.json_text import json_sha256
 from anadil.core.reasons import first_mistake
@@ -131,10 +131,8 @@ def parse_manifest(content: bytes, uri: str) -> Manifest:
     return manifest
 
 
-@functools.cache
-def _adapter() -> TypeAdapter[Manifest]:
-    """Return one adapter for all manifests; making it takes longer than a manifest."""
-    return TypeAdapter(Manifest)
+# One for all manifests: making it takes longer than a manifest.
+_adapter = functools.cache(lambda: TypeAdapter(Manifest))
 
 
 def finished_manifest(uri: str, *kinds: str) -> Manifest:
@@ -233,9 +231,7 @@ def remedy_of(uri: str) -> str:
 
 def file_entry(path: Path) -> dict[str, str | int]:
     """Bytes and SHA-256 of one file, as manifests hold them."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"bytes": path.stat().st_size, "sha256": digest}
+    return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
 
 
 def seal(

@@ -123,8 +123,11 @@ def _rows_in(
         with copy(uri) as path:
             first: int | None = None
 
+            # Looked at twice, and counted once.
             def named(path: Path = path, uri: str = uri) -> Iterator[dict[str, object]]:
-                return (with_names(row, columns) for _, row in rows_of(path, uri, letters, bad=_pass_over))
+                return (
+                    with_names(row, columns) for _, row in rows_of(path, uri, letters, bad=lambda *_: None)
+                )
 
             def drop(number: Place, why: str, name: str = name) -> None:
                 _drop(Refusal("bad_row", why), f"{name}:{number}", dropped)
@@ -254,10 +257,6 @@ def _good_rows(
             raise DataError(f"{name}:{number}: {row.why}; {DROP_REMEDIES['bad_row']}")
         else:
             bad(number, row.why)
-
-
-def _pass_over(number: Place, why: str) -> None:
-    """Rows that are looked at twice are counted once."""
 
 
 def _json_values(path: Path, name: str) -> Iterator[tuple[int, object]]:

@@ -14,13 +14,11 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 
-from filelock import FileLock
-
 from anadil.artifacts import artifact, hub_files, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.uri import MANIFEST, Count, join
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError, Stopped
-from anadil.core.files import temporary_folder
+from anadil.core.files import file_lock, temporary_folder
 from anadil.core.format import human_bytes
 from anadil.core.processes import start_of
 from anadil.core.progress import progress
@@ -75,9 +73,8 @@ def copy_to_cache(uri: str, manifest: Manifest, beginnings: tuple[str, ...] = ()
     # because `fill` removes what is not asked for.
     key = uri.encode() + content + "\0".join(beginnings).encode()
     target = cache() / hashlib.sha256(key).hexdigest()[:16]
-    target.parent.mkdir(parents=True, exist_ok=True)
     mark = target.with_name(f"{target.name}.checked")
-    with FileLock(f"{target}.lock", mode=0o666, fallback_to_soft=False):
+    with file_lock(Path(f"{target}.lock")):
         has_mark = "LOCAL_RANK" in os.environ and (target / MANIFEST).is_file() and mark.is_file()
         if not has_mark or mark.read_text() != _start():
             fill(target, files, fetch_from(uri), uri)
@@ -115,7 +112,7 @@ def checked_copy(uri: str, version: str = "") -> Path:
     content_id, _, size = version.rpartition("-")
     target = cache() / "hub" / f"{content_id}-{Path(uri).name}"
     _check_space(target.parent, 0 if target.is_file() else int(size), uri, LARGER_DISK)
-    with FileLock(f"{target}.lock", mode=0o666, fallback_to_soft=False):
+    with file_lock(Path(f"{target}.lock")):
         if target.is_file() and hub_files.is_content(target, version):
             os.utime(target)
         else:

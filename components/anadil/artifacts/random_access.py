@@ -10,7 +10,6 @@ import os
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache as cache_once
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +27,8 @@ MAX_BLOCKS_BYTES = 32 * 1024**3
 """Most bytes of blocks on a machine. Training reads within a GiB of ids of each source at a time; the rest serves the next pass."""
 SWEEP_BYTES = MAX_BLOCKS_BYTES // 16
 """Bytes that a process writes before it looks whether there are too many."""
+_unswept: dict[Path, int] = {}
+"""Folder of blocks -> bytes written since the last look. The first write looks at what earlier runs have left."""
 
 
 class BytesAt(Protocol):
@@ -36,15 +37,12 @@ class BytesAt(Protocol):
     @property
     def name(self) -> str:
         """Path or URI, for messages."""
-        ...
 
     def read(self, start: int, num_bytes: int) -> bytes:
         """Return exactly these bytes."""
-        ...
 
     def discard(self, start: int, num_bytes: int) -> bool:
         """Forget copies of bytes at a place; return True if the next read may give others."""
-        ...
 
 
 class LocalBytes:
@@ -188,25 +186,8 @@ def _keep(path: Path, block: bytes) -> None:
         return
     with suppress(OSError):
         write_atomic(path, block)
-    _sweeper(path.parent).note(len(block))
-
-
-@dataclass
-class _Sweeper:
-    """Keeps a directory of blocks within its bound; each process looks now and then, since thousands of files take time."""
-
-    folder: Path
-    unswept: int = SWEEP_BYTES
-    """Bytes written since the last look; the first write looks at what earlier runs have left."""
-
-    def note(self, num_bytes: int) -> None:
-        """Count what was written, and remove the least recently used blocks when it is time."""
-        self.unswept += num_bytes
-        if self.unswept >= SWEEP_BYTES:
-            self.unswept = 0
-            remove_oldest(self.folder, MAX_BLOCKS_BYTES)
-
-
-@cache_once
-def _sweeper(folder: Path) -> _Sweeper:
-    return _Sweeper(folder)
+    _unswept[path.parent] = _unswept.get(path.parent, SWEEP_BYTES) + len(block)
+    # Now and then, since a look at thousands of files takes time.
+    if _unswept[path.parent] >= SWEEP_BYTES:
+        _unswept[path.parent] = 0
+        remove_oldest(path.parent, MAX_BLOCKS_BYTES)

@@ -31,16 +31,13 @@ class ReadableFile(Protocol):
     @property
     def name(self) -> str:
         """The last part of its path."""
-        ...
 
     @property
     def suffix(self) -> str:
         """Such as `.gz`."""
-        ...
 
     def open(self, mode: str, buffering: int = -1, /) -> Any:
         """A binary stream that can be sought in; `mode` is `rb`, and each read is one of the file without `buffering`."""
-        ...
 
 
 class Ranges(Protocol):
@@ -51,7 +48,6 @@ class Ranges(Protocol):
 
     def fetch(self, start: int, num_bytes: int) -> bytes:
         """Return a piece, or less of it where the answer is cut off."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,34 +105,34 @@ class S3:
         Returns:
             False if it was changed meanwhile, and is left as it is.
         """
-        from boto3.exceptions import S3UploadFailedError
-
-        bucket, key = split_uri(uri)
-        with s3_errors(uri), self._on_condition(bucket, key, tag):
-            try:
-                self._client.upload_file(str(path), bucket, key, Callback=count)
-                return True
-            except S3UploadFailedError as error:
-                if tag is not None and _was_changed(error, uri):
-                    return False
-                raise
+        return self._sent(
+            uri, tag, lambda bucket, key: self._client.upload_file(str(path), bucket, key, Callback=count)
+        )
 
     def copy(self, source: str, uri: str, tag: str | None) -> bool:
         """Copy an object within the storage; `tag` and the answer are those of `upload`."""
         from boto3.s3.transfer import TransferConfig
 
         self.size(source)  # its absence is not to be taken for a change of the target
-        (from_bucket, from_key), (bucket, key) = split_uri(source), split_uri(uri)
+        from_bucket, from_key = split_uri(source)
         # In parts whatever the size: servers honour conditions there that ignore them in CopyObject.
         config = TransferConfig(multipart_threshold=1, multipart_chunksize=COPY_PART_BYTES)
+        place = {"Bucket": from_bucket, "Key": from_key}
+        return self._sent(uri, tag, lambda bucket, key: self._client.copy(place, bucket, key, Config=config))
+
+    def _sent(self, uri: str, tag: str | None, transfer: Callable[[str, str], object]) -> bool:
+        """Transfer to an object on the condition of a tag; return False if it was changed meanwhile."""
+        from boto3.exceptions import S3UploadFailedError
+
+        bucket, key = split_uri(uri)
         with s3_errors(uri), self._on_condition(bucket, key, tag):
             try:
-                self._client.copy({"Bucket": from_bucket, "Key": from_key}, bucket, key, Config=config)
-                return True
-            except self._client.exceptions.ClientError as error:
-                if tag is not None and _was_changed(error, uri):
-                    return False
-                raise
+                transfer(bucket, key)
+            except (S3UploadFailedError, self._client.exceptions.ClientError) as error:
+                if tag is None or not _was_changed(error, uri):
+                    raise
+                return False
+        return True
 
     @contextmanager
     def _on_condition(self, bucket: str, key: str, tag: str | None) -> Iterator[None]:

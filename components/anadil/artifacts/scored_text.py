@@ -114,7 +114,8 @@ def tuning_part(documents: Iterable[Document]) -> tuple[tuple[Document, ...], tu
     Each text, by `Document.lang`, is split for itself. Where one of its parts would be empty, all of it is for scores:
     a text that no score tells of is worse than one that nothing is tuned by.
     """
-    sides = [(document, _is_for_tuning(document.text)) for document in documents]
+    digests = ((document, hashlib.sha256(document.text.encode()).hexdigest()) for document in documents)
+    sides = [(document, int(digest[:8], 16) % ONE_IN == 0) for document, digest in digests]
     parts = Counter((document.lang, side) for document, side in sides)
     is_split = {lang: bool(parts[lang, False]) for lang, _ in parts}
     tuning = tuple(document for document, side in sides if side and is_split[document.lang])
@@ -128,7 +129,3 @@ def tuning_texts(files: Sequence[str], text_field: str, num: int) -> dict[str, l
     for document in tuning_part(read_retained(files, text_field))[0]:
         texts[f"retained.{document.lang}"].append(document.text)
     return {name: each[:num] for name, each in texts.items()}
-
-
-def _is_for_tuning(text: str) -> bool:
-    return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) % ONE_IN == 0

@@ -118,7 +118,9 @@ class Workbook:
         self.columns = tables[0].columns if tables else []
         self.first_line = tables[0].header if tables else 0
         for sheet, each in zip(sheets, content["sheets"], strict=True):
-            counts = Counter({"hidden column": each["hidden_columns"], "hidden row": sheet.num_hidden})
+            unseen = (sheet.rows[line - 1] for line in sheet.hidden if line <= len(sheet.rows))
+            num_rows = sum(any(map(_is_filled, cells)) for cells in unseen)
+            counts = Counter({"hidden column": each["hidden_columns"], "hidden row": num_rows})
             for kind, count in (+counts).items():
                 log.warning(
                     "%s: sheet %r: %s not read; show them if they matter",
@@ -152,13 +154,6 @@ class _Sheet:
     hidden: frozenset[int]
     header: int
     columns: list[str]
-
-    @property
-    def num_hidden(self) -> int:
-        """Hidden rows with text."""
-        return sum(
-            any(map(_is_filled, self.rows[line - 1])) for line in self.hidden if line <= len(self.rows)
-        )
 
     @classmethod
     def of(

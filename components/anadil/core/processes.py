@@ -36,13 +36,19 @@ def last_line(text: str, otherwise: str = "no message") -> str:
 def die_with(parent: int) -> None:
     """Let the end of another process end this one, at once and however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends us
-    if sys.platform.startswith("linux"):
-        import ctypes
+    if not bind_to_parent(parent, signal.SIGKILL):
+        os._exit(1)
 
-        pr_set_pdeathsig = 1  # linux/prctl.h
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+
+def bind_to_parent(parent: int, number: int) -> bool:
+    """Let this process get a signal when its parent ends, on Linux; return False if that has ended already."""
+    if not sys.platform.startswith("linux"):
+        return True
+    import ctypes
+
+    pr_set_pdeathsig = 1  # linux/prctl.h
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, number)
+    return os.getppid() == parent
 
 
 def start_of(pid: int) -> str:

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 VIEWS = "views"
-"""Kind of an input that stands for all artifacts that a stage with a view writes and that are not named."""
+"""Kind of an input that stands for the artifacts with a view that earlier stages write and that are not named."""
+OTHERS = "others"
+"""The same for all other artifacts of earlier stages."""
 Brought = Literal["need", "check", "view", "compare"]
 CONTINUES = "continuing text"
 """Use of a model that was trained on running text."""
@@ -32,6 +34,8 @@ class Input:
     """Recipe key (`section.key`) that must be true, or it is not read."""
     of_target: bool = False
     """True if those of sources in the taught language are read, and no others."""
+    without_excluded: bool = False
+    """True if documents that comparing the sources excluded are left out. The table adds the lists of them."""
     instead_of: str = ""
     """Artifact that its pieces are made of, and from which the stage makes them where it gets none."""
 
@@ -96,8 +100,9 @@ class PerSource:
 
     key: str = ""
     """Key of a source that must be set, or the source goes without the step."""
-    compares: bool = False
-    """True if the step of one source reads the artifacts of all, in the recipe's order; without two it is skipped."""
+    excludes: str = ""
+    """File of the artifact that lists documents to leave out. The step of one source then reads the artifacts of all, in the
+    recipe's order; without two it is skipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +215,7 @@ class Stage:
     @property
     def compares(self) -> bool:
         """True if the step of one source reads the artifacts of all."""
-        return self.per_source is not None and self.per_source.compares
+        return bool(self.per_source and self.per_source.excludes)
 
     @property
     def words(self) -> tuple[str, ...]:

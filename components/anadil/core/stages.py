@@ -10,7 +10,7 @@ from importlib import import_module
 from itertools import takewhile
 from types import ModuleType
 
-from anadil.core.stage import VIEWS, Brought, Input, Stage
+from anadil.core.stage import OTHERS, VIEWS, Brought, ChampionParts, Input, Stage
 
 BUILT_IN = "smoke"
 """Recipe that runs when none is named."""
@@ -35,31 +35,53 @@ NAMES = (
 
 
 def _reads(stage: Stage, stages: Sequence[Stage]) -> tuple[Input, ...]:
-    """The inputs of a stage that another of the table writes, each with what stands for it."""
-    named, written = (
-        {each.kind: each for each in _with_forms(stage, stages)},
-        [each.writes for each in stages],
+    """The inputs of a stage that another of the table writes, with what stands for them and the lists of what it leaves out."""
+    earlier = [*takewhile(lambda each: each is not stage, stages)]
+    named = {each.kind: each for each in (*_with_forms(stage, earlier), *_lists(stage, earlier))}
+    views, others = named.pop(VIEWS, None), named.pop(OTHERS, None)
+    for each in earlier:
+        # A view reads one file, and a stage with a step for each source has one in each artifact.
+        if views and "view" in each.brings and not each.per_source and each.writes not in stage.words:
+            named[each.writes] = replace(views, kind=each.writes)
+        elif others and each.writes not in named:
+            named[each.writes] = replace(others, kind=each.writes)
+    written = [each.writes for each in stages]
+    return tuple(
+        named[kind] for kind in (written if views or others else named) if kind in named.keys() & written
     )
-    if views := named.pop(VIEWS, None):
-        shown = {
-            each.writes: replace(views, kind=each.writes)
-            for each in stages
-            if "view" in each.brings and each.writes not in stage.words
-        }
-        named = {kind: (named | shown)[kind] for kind in written if kind in named | shown}
-    return tuple(each for kind, each in named.items() if kind in written)
 
 
-def _with_forms(stage: Stage, stages: Sequence[Stage]) -> Iterator[Input]:
-    known = [(each.stands_for, each.writes) for each in takewhile(lambda each: each is not stage, stages)]
+def _with_forms(stage: Stage, earlier: Sequence[Stage]) -> Iterator[Input]:
     for each in stage.reads:
-        forms = [replace(each, kind=kind, optional=not each.either) for of, kind in known if of == each.kind]
+        forms = [
+            replace(each, kind=other.writes, optional=not each.either)
+            for other in earlier
+            if other.stands_for == each.kind
+        ]
         # The first of several is read: the last form.
         yield from (*reversed(forms), each) if each.either else (each, *forms)
 
 
+def _lists(stage: Stage, earlier: Sequence[Stage]) -> Iterator[Input]:
+    """Lists of the documents that were excluded from the corpora that a stage reads without them."""
+    for each in stage.reads:
+        for other in earlier if each.without_excluded else ():
+            if other.per_source and other.per_source.excludes:
+                files = (other.per_source.excludes,)
+                yield replace(each, kind=other.writes, optional=True, files=files, without_excluded=False)
+
+
+def _champion(stage: Stage, stages: Sequence[Stage]) -> ChampionParts:
+    """Parts of the champion that a stage takes: beside its corpora the lists of what was excluded from them."""
+    kinds = stage.champion.artifacts
+    lists = (each.writes for each in stages if each.compares and each.reads[0].kind in kinds)
+    return replace(stage.champion, artifacts=(*kinds, *lists))
+
+
 _RECORDS: list[Stage] = [import_module(f"anadil.{name}.stage").STAGE for name in NAMES]
-FLOW = tuple(replace(each, reads=_reads(each, _RECORDS)) for each in _RECORDS)
+FLOW = tuple(
+    replace(each, reads=_reads(each, _RECORDS), champion=_champion(each, _RECORDS)) for each in _RECORDS
+)
 STAGES = {stage.name: stage for stage in FLOW}
 
 

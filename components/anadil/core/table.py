@@ -10,8 +10,6 @@ MARKDOWN_SIGNS = HTML_SIGNS | {ord(sign): f"\\{sign}" for sign in "\\`*_[]|#!~"}
 BETWEEN = "  "
 STACKED = 4
 """Columns up to which a table fits a narrow screen. Cells of a row of more stand below each other there."""
-INLINE = ' style="padding:.2em .9em .2em 0;text-align:{};vertical-align:top"'
-"""Look of a cell in a notebook, which has no style sheet of ours; colours and fonts are the notebook's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +62,23 @@ class Table:
         note = f"\n{markdown_cell(self.note)}\n" if self.note else ""
         return "\n" + "\n".join(lines) + "\n" + note
 
-    def html(self, *, inline: bool = False) -> str:
-        """Escaped HTML; empty without rows.
-
-        `inline` gives every cell its style, for a page that has no style sheet of ours.
-        """
+    def html(self) -> str:
+        """Escaped HTML; empty without rows."""
         if not self.rows:
             return ""
-        is_list = self.is_list and not inline
         heads = "".join(
-            f'<th scope="col"{self._look(place, inline)}>{_html(name)}</th>'
+            f'<th scope="col"{self._look(place)}>{_html(name)}</th>'
             for place, name in enumerate(self.columns)
         )
-        unseen = ' class="unseen"' if is_list else ""
-        caption, scroll = _html(self.caption), ' style="overflow-x:auto"' if inline else ""
+        unseen = ' class="unseen"' if self.is_list else ""
+        caption = _html(self.caption)
         parts = [
-            f'<div class="scroll{" pinned" if self.pinned else ""}{" many" if len(self.columns) > STACKED else ""}" role="region" tabindex="0" aria-label="{caption}"{scroll}>',
-            '<table class="pairs">' if is_list else "<table>",
+            f'<div class="scroll{" pinned" if self.pinned else ""}{" many" if len(self.columns) > STACKED else ""}" role="region" tabindex="0" aria-label="{caption}">',
+            '<table class="pairs">' if self.is_list else "<table>",
             f"<caption>{caption}</caption>",
             f"<thead{unseen}><tr>{heads}</tr></thead>",
             "<tbody>",
-            *(self._html_row(number, row, inline) for number, row in enumerate(self.rows)),
+            *(self._html_row(number, row) for number, row in enumerate(self.rows)),
             "</tbody>",
             "</table>",
             "</div>",
@@ -96,22 +90,21 @@ class Table:
         """The protocol by which templates know markup."""
         return self.html()
 
-    def _html_row(self, number: int, row: Sequence[str], inline: bool) -> str:
+    def _html_row(self, number: int, row: Sequence[str]) -> str:
         is_sum = self.keys and number >= len(self.keys)
         kind = ' class="marked"' if number == self.marked else ' class="sum"' if is_sum else ""
         key = f'<span class="key k{self.keys[number]}"></span>' if number < len(self.keys) else ""
         chosen = ' <span class="badge chosen">chosen</span>' if number == self.marked else ""
         cells = "".join(
-            f"<td{self._look(place, inline)}{self._label(place, inline)}>{_html(cell)}</td>"
+            f"<td{self._look(place)}{self._label(place)}>{_html(cell)}</td>"
             for place, cell in enumerate(row[1:], start=1)
         )
-        look = self._look(0, inline)
-        head = f'<th scope="row"{look}>{key}{_html(row[0])}{chosen}</th>'
+        head = f'<th scope="row"{self._look(0)}>{key}{_html(row[0])}{chosen}</th>'
         return f"<tr{kind}>{head}{cells}</tr>"
 
-    def _label(self, place: int, inline: bool) -> str:
+    def _label(self, place: int) -> str:
         """Name of the column, which stands before the cell on a screen too narrow for the row."""
-        if inline or len(self.columns) <= STACKED:
+        if len(self.columns) <= STACKED:
             return ""
         name = self.columns[place]
         words = name.striptags() if hasattr(name, "striptags") else name
@@ -120,9 +113,7 @@ class Table:
     def _is_left(self, place: int) -> bool:
         return place == 0 or self.is_list or place in self.words
 
-    def _look(self, place: int, inline: bool) -> str:
-        if inline:
-            return INLINE.format("left" if self._is_left(place) else "right")
+    def _look(self, place: int) -> str:
         return ' class="words"' if place in self.words else ""
 
 

@@ -8,12 +8,11 @@ STAGE = Stage(
     writes="tokens",
     keys=("language", "pretrain.sequence_length", "sources"),
     reads=(
-        Input("corpus"),
+        Input("corpus", without_excluded=True),
         Input("tokenizer"),
-        Input("overlap", optional=True),
         Input("admission", how="waits"),
     ),
-    champion=ChampionParts(artifacts=("corpus", "tokens", "overlap")),
+    champion=ChampionParts(artifacts=("corpus", "tokens")),
     per_source=PerSource(),
     # A process for each CPU; the encoder keeps each different word, and packing some 100 bytes a document.
     pod=Pod(image="tokenizer", rooms=("tokens",), cpu="8", memory="32Gi", retries=2),

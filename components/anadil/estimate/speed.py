@@ -9,7 +9,6 @@ Ranks lie tensor fastest, then context, then shard, then replicas, then pipeline
 lays its mesh: the groups that talk most have their members side by side on one machine.
 """
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from anadil.artifacts.artifact import finished_manifest
 from anadil.artifacts.find import read_table, read_verified
 from anadil.core.errors import RecipeError
 from anadil.core.format import MIB, counted
+from anadil.core.json_text import json_lines
 from anadil.estimate.instances import CPU, LOCAL, OTHER_FORMS, Machine
 from anadil.estimate.layout import Kernels, Layout, Precision, Recompute, Work, layout_of, work_of
 from anadil.estimate.memory import liger_chunk_tokens
@@ -447,7 +447,7 @@ def calibrate(uri: str, recipe: Recipe, machine: Machine, shape: Shape) -> Calib
             f"--measured {uri}: {'; '.join(reasons)}; name a run of this model on such machines"
         )
     nodes, rates = devices // machine.devices, dict[int, list[float]]()
-    for line in map(json.loads, read_verified(uri, manifest, "training.jsonl").splitlines()):
+    for line in json_lines(read_verified(uri, manifest, "training.jsonl")):
         if "tokens_per_s" in line:
             rates.setdefault(line["phase"] - 1, []).append(line["tokens_per_s"])
     ratios, layout = list[float](), layout_of(ran, machine, nodes)

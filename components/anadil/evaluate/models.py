@@ -110,16 +110,20 @@ class Memory:
         earlier = next((each for each in known if model and each.of == model), Measurements())
         return cls(earlier=earlier, now=Measurements(of=model, parameters=earlier.parameters))
 
-    def known_nats(self, pairs: Sequence[tuple[Ids, Ids]]) -> tuple[list[str], NDArray[np.float64]]:
-        """Return the key of each text given the tokens before it, and its nats; NaN where they are unknown."""
+    def nats(
+        self,
+        pairs: Sequence[tuple[Ids, Ids]],
+        measure: Callable[[list[tuple[Ids, Ids]]], NDArray[np.float64]],
+    ) -> NDArray[np.float64]:
+        """Return the nats of each text, given the tokens before it. Those that are not known are measured."""
         keys = [_key(before, ids) for before, ids in pairs]
         nats = np.array([self.earlier.texts.get(key, np.nan) for key in keys], dtype=np.float64)
-        self.taken += int(np.isfinite(nats).sum())
-        return keys, nats
-
-    def keep_nats(self, keys: Sequence[str], nats: NDArray[np.float64]) -> None:
-        """Remember the nats of texts."""
+        unknown = np.flatnonzero(np.isnan(nats)).tolist()
+        self.taken += len(keys) - len(unknown)
+        if unknown:
+            nats[unknown] = measure([pairs[place] for place in unknown])
         self.now.texts.update(zip(keys, nats.tolist(), strict=True))
+        return nats
 
     def known_rows(self, key: str) -> Rows | None:
         """Return the continuations of a prompt; None if they are unknown."""
@@ -128,10 +132,6 @@ class Memory:
         self.taken += 1
         self.now.written[key] = rows
         return [Continuation(tokens=tuple(tokens), ended=ended) for tokens, ended in rows]
-
-    def keep_rows(self, key: str, rows: Rows) -> None:
-        """Remember the continuations of a prompt."""
-        self.now.written[key] = [(list(row.tokens), row.ended) for row in rows]
 
 
 def _key(first: Ids, second: Ids | bytes) -> str:
@@ -323,15 +323,13 @@ class CandidateModel:
 
     def _score(self, pairs: Sequence[tuple[Ids, Ids]], name: str) -> NDArray[np.float64]:
         # A model of 70 billion parameters takes minutes to load, and a week may bring it no new text.
-        keys, nats = self.memory.known_nats(pairs)
-        unknown = np.flatnonzero(np.isnan(nats))
-        if len(unknown):
-            nats[unknown] = score(
-                self.model, [pairs[place] for place in unknown.tolist()], bos=self.candidate.bos, context=self.context,
-                stride=self.stride, batch_tokens=self.batch_tokens, name=name,
+        def measure(unknown: list[tuple[Ids, Ids]]) -> NDArray[np.float64]:
+            return score(
+                self.model, unknown, bos=self.candidate.bos, context=self.context, stride=self.stride,
+                batch_tokens=self.batch_tokens, name=name,
             )  # fmt: skip
-        self.memory.keep_nats(keys, nats)
-        return nats
+
+        return self.memory.nats(pairs, measure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +363,7 @@ class CandidateDecoder:
             [seeds[place] for place in unknown],
             max_new_tokens=max_new_tokens,
         ):
-            memory.keep_rows(keys[unknown[number]], rows)
+            memory.now.written[keys[unknown[number]]] = [(list(row.tokens), row.ended) for row in rows]
             yield unknown[number], rows
 
 

@@ -47,9 +47,9 @@ def write_merged(base: Path, adapter: Path, out: Path, shard_bytes: int = SHARD_
         )
 
 
-def write_trained(trained: Path, base: Path, out: Path, shard_bytes: int = SHARD_BYTES) -> None:
+def write_trained(trained: Path, base: Path, out: Path) -> None:
     """Write a model of which all weights learned, in the precision of the base that it was trained from."""
-    _write(SafetensorsFiles(trained), SafetensorsFiles(base), base, out, shard_bytes, None)
+    _write(SafetensorsFiles(trained), SafetensorsFiles(base), base, out, SHARD_BYTES, None)
 
 
 class _Adapter:

@@ -73,13 +73,13 @@ def refuse_packed(folder: Path) -> None:
         )
 
 
-def check_room(folder: Path, cache: Path, key: str = "base.model") -> str:
+def check_room(folder: Path, cache: Path) -> str:
     """Return a note on a base that will be unpacked, empty for any other. A disk without room is refused."""
     if not is_packed(read_settings(folder / "config.json")):
         return ""
     num_bytes = sum(each.num_bytes for each in _layouts(folder).values())
     if not (cache / f"bf16-{base_files(str(folder))[BASE_FILES][:16]}").is_dir():
-        _require_room(cache, num_bytes, key)
+        _require_room(cache, num_bytes, "base.model")
     return f"experts in MXFP4, unpacked once to {human_bytes(num_bytes)} of BF16 in {cache}"
 
 

@@ -58,9 +58,9 @@ PLACES = "chat_template.jinja, or chat_template in tokenizer_config.json"
 
 
 @functools.lru_cache(maxsize=MAX_KEPT)
-def check_limits(template: str, name: str, chats: tuple[Turns, ...] = (*SAMPLES, LONG)) -> None:
+def check_limits(template: str, name: str) -> None:
     """Refuse a template that takes minutes or gigabytes for short chats."""
-    messages = [[{"role": role, "content": text} for role, text in chat] for chat in chats]
+    messages = [[{"role": role, "content": text} for role, text in chat] for chat in (*SAMPLES, LONG)]
     try_chats(template, name, messages, CPU_S, "a short chat")
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from anadil.artifacts import sealed_dir
 from anadil.artifacts.artifact import file_entry
 from anadil.clean.dedup.sorted_documents import Numbers
 from anadil.clean.kernels.characters import characters_of, encode
 from anadil.clean.kernels.minhash import Hashes, hash_shingles, hash_units
 from anadil.overlap.source_corpora import ids_of
+from anadil.runtime.executor import FolderTask
 from anadil.text.corpus import read_file
 from anadil.text.language import load_language
 from anadil.text.letters import WITHOUT_SPACES, script_of
@@ -100,13 +100,11 @@ def write_runs(texts: Iterable[str], folder: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchTask:
+class SearchTask(FolderTask):
     """Everything that a process needs to look for runs in one file of a corpus."""
 
     file: Path
     runs: Path
-    folder: Path
-    key: str
 
     @property
     def name(self) -> str:
@@ -116,7 +114,7 @@ class SearchTask:
 
 def find_runs(task: SearchTask) -> None:
     """Write the documents of a file that hold runs, and which, unless it is done."""
-    if sealed_dir.verify(task.folder, {"key": task.key}):
+    if task.is_done():
         return
     runs = HeldoutRuns(task.runs)
     ids, places, ends = [], [np.empty(0, dtype=np.int64)], []
@@ -126,7 +124,7 @@ def find_runs(task: SearchTask) -> None:
             ids.append(document.id)
             places.append(held)
             ends.append(len(held))
-    with sealed_dir.create(task.folder, {"key": task.key}) as draft:
+    with task.draft() as draft:
         np.save(draft / IDS, ids_of(ids))
         np.save(draft / ENDS, np.cumsum(np.array(ends, dtype=np.int64)))
         np.save(draft / PLACES, np.concatenate(places))

@@ -174,8 +174,8 @@ def _search_of(corpus: SourceCorpus, runs: HeldoutRuns, known: ChampionList | No
     """Return a task for each file, without those in which the champion's run has looked for the same."""
     names = sorted(name for name in corpus.manifest.files if name.startswith("train/"))
     # Its list has the documents of its files.
-    is_known = known is not None and known.runs == runs.digest and len(known.run_counts) == len(runs)
-    files = known.files if known and is_known and corpus.num_earlier_files else frozenset[str]()
+    is_known = known is not None and known.runs == runs.digest and corpus.num_earlier_files
+    files = known.files if known and is_known else frozenset[str]()
     tasks = [
         SearchTask(
             file=corpus.folder / name,

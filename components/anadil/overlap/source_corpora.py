@@ -17,7 +17,7 @@ from typing import Self
 
 import numpy as np
 
-from anadil.artifacts import artifact, sealed_dir, storage
+from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest, finished_manifest, remedy_of
 from anadil.artifacts.uri import join
 from anadil.clean.dedup.find_duplicates import CHUNK
@@ -27,7 +27,7 @@ from anadil.core.errors import DataError, IntegrityError
 from anadil.core.json_text import read_json
 from anadil.recipe.clean import Clean
 from anadil.recipe.sections import Recipe
-from anadil.runtime.executor import Executor
+from anadil.runtime.executor import Executor, FolderTask
 from anadil.runtime.job import Job
 from anadil.text.corpus import Document, read_documents
 from anadil.text.excluded import DUPLICATE, EXCLUDED, HELDOUT, NEAR_DUPLICATE, REASONS, excluded_rows
@@ -108,14 +108,12 @@ def _check_index(corpus: SourceCorpus, clean: Clean) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnsTask:
+class ColumnsTask(FolderTask):
     """Everything that a process needs to sort the keys of one file of an index."""
 
     file: Path
     ids: Path | None
     """File of the ids that are taken; None: all."""
-    folder: Path
-    key: str
 
     @property
     def name(self) -> str:
@@ -125,9 +123,9 @@ class ColumnsTask:
 
 def sort_keys(task: ColumnsTask) -> None:
     """Write the keys of a file of an index in their own order, unless it is done."""
-    if sealed_dir.verify(task.folder, {"key": task.key}):
+    if task.is_done():
         return
-    with sealed_dir.create(task.folder, {"key": task.key}) as draft:
+    with task.draft() as draft:
         table = np.load(task.file)
         if task.ids:
             rows = places_of(table["id_high"], table["id_low"], np.load(task.ids))
@@ -246,7 +244,7 @@ class ChampionList:
     files: frozenset[str]
     """Files of the training part that it was made of."""
     runs: str
-    """Digest of the runs of held-out text that were looked for; empty where an earlier release looked."""
+    """Digest of the runs of held-out text that were looked for."""
     run_counts: Numbers
     """Documents that hold each of them."""
     boilerplate_documents: int
@@ -262,15 +260,14 @@ def champion_list(recipe: Recipe, source: str, sources: Iterable[str]) -> Champi
     store = storage.store(uri)
     rows = excluded_rows(store.read(join(uri, EXCLUDED)), uri)
     stats = json.loads(store.read(join(uri, STATS)))
-    counts = io.BytesIO(store.read(join(uri, RUN_COUNTS))) if RUN_COUNTS in manifest.files else None
     corpus = artifact.finished_manifest(_place(recipe, f"corpus.{source}"), "corpus")
     return ChampionList(
         # A document whose counterpart is gone with its source is training text again.
         rows=[row for row in rows if row["of"] in sources],
         files=frozenset(name for name in corpus.files if name.startswith("train/")),
-        runs=str(stats.get("runs", "")),
-        run_counts=np.load(counts) if counts else np.empty(0, dtype=np.uint8),
-        boilerplate_documents=int(stats["boilerplate"]["documents"]),
+        runs=stats["runs"],
+        run_counts=np.load(io.BytesIO(store.read(join(uri, RUN_COUNTS)))),
+        boilerplate_documents=stats["boilerplate"]["documents"],
     )
 
 

@@ -8,8 +8,8 @@ STAGE = Stage(
     writes="overlap",
     keys=("clean.minhash_bands", "clean.minhash_rows", "clean.minhash_shingle"),
     reads=(Input("corpus"),),
-    champion=ChampionParts(artifacts=("corpus", "overlap")),
-    per_source=PerSource(compares=True),
+    champion=ChampionParts(artifacts=("corpus",)),
+    per_source=PerSource(excludes="excluded.jsonl"),
     # As `clean`: a process on each CPU, and a join over files on the disk.
     pod=Pod(image="clean", cpu="4", memory="6Gi", retries=2),
     brings=("view",),

@@ -13,11 +13,11 @@ from anadil.estimate.budget import CPU_MFU_RANGE, MFU_RANGE, PhaseWork, PlanBudg
 from anadil.estimate.instances import CPU, Machine, machine, this_machine
 from anadil.estimate.layout import Layout, Work, hardest, layout_of, possible_layout, work_of
 from anadil.estimate.memory import fit_verdict, layout_fit, limit_bytes, peak_memory, reserved
-from anadil.estimate.model_shape import NotPlannedError, Shape, base_shape, trained_shape
+from anadil.estimate.model_shape import NotPlannedError
 from anadil.estimate.search import FittingLayout, LayoutRationale, SearchResult, search
 from anadil.estimate.speed import GPU_STEP_SHARE, Calibration, product_flops, speed
 from anadil.estimate.stage_memory import NeedRequest
-from anadil.estimate.text_use import BYTES_PER_TOKEN, NO_TEXT, PlannedText, TextSize, basis_of, plan_text
+from anadil.estimate.text_use import BYTES_PER_TOKEN, PlannedText, TextSize, basis_of, plan_text
 from anadil.model.family_table import LAYOUTS, check_family
 from anadil.plan.needs import memory_after, own_needs, seconds_after, trainings_before
 from anadil.plan.schema import (
@@ -68,29 +68,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
-    """Subject of a plan: a run of a recipe on nodes of one type."""
+class PlanRequest(NeedRequest):
+    """Subject of a plan: a run of a recipe on nodes of one type, with the epochs of its text by source."""
 
     name: str
-    recipe: Recipe
-    machine: Machine
-    nodes: int
-    text: PlannedText = NO_TEXT
-    """Epochs by source."""
     calibration: Calibration | None = None
     """Rates of a finished run on such devices."""
     then: Collection[str] = BEHIND_TRAINING
     """Stages with which the run continues."""
-
-    @property
-    def shape(self) -> Shape:
-        """The model that is trained."""
-        return trained_shape(self.recipe)
-
-    @property
-    def needs(self) -> NeedRequest:
-        """The same for stages beside training."""
-        return NeedRequest(recipe=self.recipe, machine=self.machine, nodes=self.nodes, text=self.text)
 
     @property
     def work(self) -> Work:
@@ -116,7 +101,7 @@ class PlanRequest:
 
     def fits(self, layout: Layout) -> bool:
         """True if a layout has room for a step of the hardest phase, if only tightly."""
-        return layout_fit(self.shape, layout, self.work, self.machine)[1] != "no"
+        return layout_fit(self.trained, layout, self.work, self.machine)[1] != "no"
 
 
 def request_for(
@@ -161,12 +146,14 @@ def choose_layout(request: PlanRequest, *, best: bool = False) -> PlanResult:
     """
     degrees = request.recipe.pretrain.parallelism
     if not best:
-        check_family({"model_type": request.shape.model_type}, degrees.model_dump(include=set[str](LAYOUTS)))
+        check_family(
+            {"model_type": request.trained.model_type}, degrees.model_dump(include=set[str](LAYOUTS))
+        )
     if not request.has_speed:
         layout = layout_of(request.recipe, request.machine, request.nodes)
         return PlanResult(layout=layout, origin="recipe", search=None)
     result = search(
-        request.shape,
+        request.trained,
         request.work,
         request.machine,
         request.nodes,
@@ -181,7 +168,7 @@ def choose_layout(request: PlanRequest, *, best: bool = False) -> PlanResult:
 
 def build_plan(request: PlanRequest, result: PlanResult) -> Plan:
     """The whole plan of a request with its layout."""
-    recipe, shape, machine, nodes = request.recipe, request.shape, request.machine, request.nodes
+    recipe, shape, machine, nodes = request.recipe, request.trained, request.machine, request.nodes
     phases = tuple(_phase(request, result.layout, phase) for phase in recipe.pretrain.phases_left)
     costs = _budget(request, phases)
     choices = LayoutRationale(
@@ -195,7 +182,7 @@ def build_plan(request: PlanRequest, result: PlanResult) -> Plan:
             name=shape.name,
             parameters=shape.parameters,
             vocabulary=shape.vocabulary,
-            base_vocabulary=base_shape(recipe).vocabulary,
+            base_vocabulary=request.base.vocabulary,
             layers=shape.layers,
             hidden=shape.hidden,
             tied=shape.tied,
@@ -206,9 +193,9 @@ def build_plan(request: PlanRequest, result: PlanResult) -> Plan:
         origin=result.origin,
         text=request.text.uses,
         text_fault=request.text.fault,
-        needs=own_needs(request.needs),
+        needs=own_needs(request),
         phases=phases,
-        after=memory_after(request.needs, request.then),
+        after=memory_after(request, request.then),
         search=None if result.search is None else _search(request, result.search),
         choices=choices.settings(),
         time=costs.time,
@@ -255,12 +242,12 @@ def _phase(request: PlanRequest, layout: Layout, phase: Phase) -> PhaseEstimate:
         trains=phase.trains,
         steps=phase.steps,
         tokens=tokens,
-        flops=request.shape.flops_per_token(settings.sequence_length, phase.trains) * tokens,
+        flops=request.trained.flops_per_token(settings.sequence_length, phase.trains) * tokens,
         memory=_memory(request, layout, work),
     )
     if not request.has_speed:
         return estimate
-    rate, factor = speed(request.shape, layout, work, request.machine, request.nodes), request.speed_factor
+    rate, factor = speed(request.trained, layout, work, request.machine, request.nodes), request.speed_factor
     return replace(
         estimate,
         tokens_per_s_per_device=rate.tokens_per_s_per_device * factor,
@@ -276,7 +263,7 @@ def _phase(request: PlanRequest, layout: Layout, phase: Phase) -> PhaseEstimate:
 
 
 def _memory(request: PlanRequest, layout: Layout, work: Work) -> MemoryEstimate:
-    memory = peak_memory(request.shape, layout, work)
+    memory = peak_memory(request.trained, layout, work)
     outside = reserved(memory, request.machine)
     total = memory.allocated + sum(outside.values())
     return MemoryEstimate(
@@ -293,7 +280,7 @@ def _memory(request: PlanRequest, layout: Layout, work: Work) -> MemoryEstimate:
 
 
 def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> PlanBudget:
-    settings, shape, machine = request.recipe.pretrain, request.shape, request.machine
+    settings, shape, machine = request.recipe.pretrain, request.trained, request.machine
     learning = {"all": shape.parameters, "embeddings": shape.embeddings, "new_rows": shape.embeddings}
     work = [
         PhaseWork(steps=each.steps, tokens=each.tokens, flops=each.flops, tokens_per_s=each.tokens_per_s)
@@ -313,9 +300,9 @@ def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> PlanBudget
         epoch_tokens=request.text.epoch_tokens,
         mfu_range=None if measured else CPU_MFU_RANGE if machine.device == CPU else MFU_RANGE,
         spread=(measured.factor / measured.high, measured.factor / measured.low) if measured else (1.0, 1.0),
-        share_before=sum(share for share, _ in trainings_before(request.needs)),
+        share_before=sum(share for share, _ in trainings_before(request)),
         peak_flops=product_flops(machine, request.work.compute),
-        after_s=seconds_after(request.needs, request.then),
+        after_s=seconds_after(request, request.then),
     )
 
 
@@ -395,7 +382,7 @@ def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
             f"{left:,} steps of new_rows are counted. They are left out where the base's own tokenizer is chosen, which has no "
             "new token."
         )
-    assumptions += [text for _, text in trainings_before(request.needs)]
+    assumptions += [text for _, text in trainings_before(request)]
     if layout.batch_size != recipe.pretrain.batch_size:
         assumptions.append(
             f"{recipe.pretrain.batch_size} sequences do not divide evenly over {layout.data} groups of devices; "

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.core.files import write_atomic
+from anadil.core.json_text import json_lines
 from anadil.core.processes import resident_bytes
 from anadil.core.progress import Progress, progress
 from anadil.pretrain.callback import Callback
@@ -32,7 +33,10 @@ class MetricsWriter:
         self._path = folder / FILE
         folder.mkdir(parents=True, exist_ok=True)
         text = self.text if self._path.is_file() else ""
-        by_step = {line["step"]: line for line in (*_parsed(saved), *_parsed(text))}
+        # The process may have been killed while it wrote the last line.
+        by_step = {
+            line["step"]: line for each in (saved, text) for line in json_lines(each, may_be_torn=True)
+        }
         self.lines = [by_step[step] for step in sorted(by_step) if step <= num_done]
         write_atomic(self._path, "".join(f"{json.dumps(line)}\n" for line in self.lines))
 
@@ -170,16 +174,6 @@ def _log(line: Mapping[str, float]) -> None:
         if name not in FORMATS
     ]
     log.log(level, "%s", " ".join([*first, *rest]))
-
-
-def _parsed(text: str) -> list[dict[str, Any]]:
-    lines = []
-    for line in text.splitlines():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            break  # the process was killed while it wrote the last line
-    return lines
 
 
 class BudgetGuard(Callback):

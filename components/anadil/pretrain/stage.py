@@ -33,7 +33,7 @@ STAGE = Stage(
     ),),
     extends=Extends(key="pretrain.start_from", kinds=("checkpoint", "model")),
     # Where it encodes by itself, and so divides the text.
-    champion=ChampionParts(artifacts=("corpus", "tokens", "overlap")),
+    champion=ChampionParts(artifacts=("corpus", "tokens")),
     # Its image holds the trial of tokenizers, which measures, and a run without tokens encodes.
     pod=Pod(image="pretrain", uses_model=True, rooms=("model", "estimate", "plan", "tokenizer", "evaluate", "tokens")),
     training=Training(progress_name="pre-training", figures=("loss", "tokens_per_s"), costly=True),

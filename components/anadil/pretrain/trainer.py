@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 import torch
 
-from anadil.core.errors import RecipeError
 from anadil.model.process_group import Group
 from anadil.pretrain import optimizer as optimizers
 from anadil.pretrain.data.batch import Batch
@@ -153,14 +152,6 @@ class Trainer:
         assert self.optimizer is not None
         self.optimizer.step()
         self.net.after_step()
-
-    def step(self, step: int) -> Step:
-        """`gradients` and `apply` of an optimizer step (from 0)."""
-        done = self.gradients(step)
-        if not (math.isfinite(done.loss) and math.isfinite(done.grad_norm)):
-            raise RecipeError(f"loss {done.loss:.4g}, gradient norm {done.grad_norm:.4g} at step {step + 1}")
-        self.apply()
-        return done
 
     def sequences(self, step: int) -> Sequences:
         """Choose the packed sequences of an optimizer step (from 0), over all processes."""

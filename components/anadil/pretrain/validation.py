@@ -22,6 +22,7 @@ from torch import nn
 from anadil.artifacts.scored_text import RETAINED_KEY, tuning_texts
 from anadil.core.errors import RecipeError
 from anadil.core.files import write_atomic
+from anadil.core.json_text import json_lines
 from anadil.model.load import document_ids, encode_text, encode_texts, load_tokenizer, window_bos
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.data.batch import Batch, batch_of
@@ -343,8 +344,9 @@ class TextSamples(Callback):
 
     def _cut_back(self, num_done: int) -> None:
         if self._path.is_file() and self.training.group.is_first:
-            lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
-            write_atomic(self._path, "".join(line for line in lines if self._is_done(line, num_done)))
+            # The process may have been killed while it wrote the last line.
+            lines = [each for each in json_lines(self._path, may_be_torn=True) if each["step"] <= num_done]
+            write_atomic(self._path, "".join(map(_text_line, lines)))
 
     def post_step(self, step: Step) -> None:  # noqa: ARG002  a hook
         """Let the model write where it was validated."""
@@ -356,12 +358,6 @@ class TextSamples(Callback):
     def _path(self) -> Path:
         return self.training.job.work / FILE
 
-    def _is_done(self, line: str, num_done: int) -> bool:
-        try:
-            return line.endswith("\n") and int(json.loads(line)["step"]) <= num_done
-        except (ValueError, KeyError, TypeError):
-            return False  # the process was killed while it wrote
-
     def _write(self) -> None:
         run = self.training
         if not run.group.is_first:
@@ -372,9 +368,12 @@ class TextSamples(Callback):
             {"prompt": prompt, "text": self._tokenizer.decode(row, skip_special_tokens=True)}
             for prompt, row in zip(self._prompts, rows, strict=True)
         ]
-        line = json.dumps({"step": run.state.step, "texts": texts}, ensure_ascii=False)
         with self._path.open("a", encoding="utf-8", errors="replace") as file:
-            file.write(f"{line}\n")
+            file.write(_text_line({"step": run.state.step, "texts": texts}))
+
+
+def _text_line(texts: Mapping[str, Any]) -> str:
+    return f"{json.dumps(texts, ensure_ascii=False)}\n"
 
 
 def text_samples_of(
@@ -392,9 +391,8 @@ def text_samples_of(
 
 @torch.no_grad()
 def continuations(
-    net: ParallelModel, prompts: Sequence[Sequence[int]], *, end: int, num_ids: int,
-    num_tokens: int = NUM_TOKENS,
-) -> list[list[int]]:  # fmt: skip
+    net: ParallelModel, prompts: Sequence[Sequence[int]], *, end: int, num_ids: int
+) -> list[list[int]]:
     """Greedy tokens after each prompt, up to the end token; in the precision of training."""
     model: Any = net.model
     head: Any = model.get_output_embeddings()
@@ -406,7 +404,7 @@ def continuations(
         torch.autocast(net.device.type, dtype=torch.bfloat16, enabled=net.autocast),
         torch.compiler.set_stance("force_eager"),
     ):
-        for _ in range(num_tokens):
+        for _ in range(NUM_TOKENS):
             lengths = [len(rows[row]) for row in open_rows]
             ids = torch.tensor([[token for row in open_rows for token in rows[row]]], device=net.device)
             positions = torch.cat([torch.arange(length) for length in lengths])[None].to(net.device)

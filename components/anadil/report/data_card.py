@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from anadil import __version__
-from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.find import read_table
 from anadil.artifacts.storage import BUILT_IN
 from anadil.core.format import DASH, human_bytes, human_count, human_figure, human_percent, number
 from anadil.core.stages import STAGES
@@ -40,14 +38,8 @@ PAIRS_JUDGED = (
 )
 
 
-def data_card(corpus: str) -> str:
-    """The card of a corpus artifact, as Markdown with front matter."""
-    manifest = artifact.finished_manifest(corpus, "corpus")
-    return card_of_corpus(manifest, read_table(corpus, manifest, "stats.json"))
-
-
 def card_of_corpus(manifest: Manifest, stats: Json, recipe: Json | None = None) -> str:
-    """The card of a corpus whose files are at hand."""
+    """The card of a corpus, as Markdown with front matter."""
     return render_template(FOLDER / "data_card.md.j2", _view(manifest, stats, recipe or manifest.recipe))
 
 

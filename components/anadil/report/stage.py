@@ -1,6 +1,6 @@
 """The stage `report`: what it reads, writes and needs."""
 
-from anadil.core.stage import VIEWS, Input, Pod, Stage
+from anadil.core.stage import OTHERS, VIEWS, Input, Pod, Stage
 
 STAGE = Stage(
     name="report",
@@ -13,17 +13,13 @@ STAGE = Stage(
     ),
     # Manifests of pieces hold what the page tells of them: times and counts.
     reads=(
-        Input("written", optional=True, how="pieces", beside=True),
         Input("corpus", files=("stats.json", "rejected/", "samples/"), beside=True),
-        Input("overlap", optional=True, how="pieces", beside=True),
         Input("tokenizer", files=("fertility.json", "choice.json", "speed.json"), beside=True),
-        Input("tokens", optional=True, how="pieces", beside=True),
-        Input("probabilities", optional=True, how="pieces", beside=True),
         Input("model", files=("training.",), beside=True),
         Input("adapter", optional=True, files=("mask_audit.json", "training.", "preference."), beside=True),
-        Input("tasks", optional=True, how="pieces", beside=True),
         Input("scores", files=("scores.json",), beside=True),
         Input(VIEWS, optional=True, files=(VIEWS,), beside=True),
+        Input(OTHERS, optional=True, how="pieces", beside=True),
     ),
     pod=Pod(image="tools", cpu="500m", memory="2Gi", retries=2),
 )  # fmt: skip

@@ -19,12 +19,10 @@ class Task(Protocol):
     @property
     def name(self) -> str:
         """Return a name for messages."""
-        ...
 
     @property
     def folder(self) -> Path:
         """Return the folder of its result."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +52,12 @@ class Executor(Protocol):
     @property
     def num_workers(self) -> int:
         """Return the number of tasks that run at a time."""
-        ...
 
     def __enter__(self) -> Self:
         """Begin; what is needed is started with the first tasks."""
-        ...
 
     def __exit__(self, *error: object) -> None:
         """End what was started."""
-        ...
 
     def map(
         self, function: Callable[[Any], None], tasks: Sequence[Task], tick: Callable[[], None] = lambda: None
@@ -74,4 +69,3 @@ class Executor(Protocol):
             tasks: In the order in which they are begun.
             tick: Called about once a second.
         """
-        ...

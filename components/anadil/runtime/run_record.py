@@ -133,10 +133,8 @@ def read_record(uri: str) -> RunRecord:
         raise DataError(f"{uri}: not the record of a run ({first_mistake(error)}); remove it") from None
 
 
-@functools.cache
-def _adapter() -> TypeAdapter[RunRecord]:
-    """Return one adapter for all records; making it takes longer than a record."""
-    return TypeAdapter(RunRecord)
+# One for all records: making it takes longer than a record.
+_adapter = functools.cache(lambda: TypeAdapter(RunRecord))
 
 
 def new_record(recipe: Recipe, run: str, *, name: str = "", until: str = "", process: str = "") -> RunRecord:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from anadil.core.errors import Stopped
+from anadil.core.processes import bind_to_parent
 from anadil.runtime.environment import PARENT_VARIABLE
 
 FORKED_WAIT_S = 0.01
@@ -118,11 +118,5 @@ def handle_signals(handlers: Mapping[int, Any]) -> Iterator[None]:
 def die_with_parent() -> None:
     """Get SIGTERM when the `anadil run` that started us dies, so that no stage is orphaned."""
     parent = os.environ.get(PARENT_VARIABLE)
-    if not parent or not sys.platform.startswith("linux"):
-        return
-    import ctypes
-
-    pr_set_pdeathsig = 1  # linux/prctl.h
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
-    if os.getppid() != int(parent):
+    if parent and not bind_to_parent(int(parent), signal.SIGTERM):
         raise Stopped("the run that started this stage has ended; start it again")

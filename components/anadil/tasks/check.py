@@ -16,11 +16,9 @@ from anadil.core.imports import required_imports
 from anadil.recipe.sections import Recipe
 from anadil.runtime import check
 from anadil.runtime.job import is_place
-from anadil.tasks.native import AUTO, named_tasks, native_tasks
+from anadil.tasks.native import AUTO, FOLDER, KEY, named_tasks, native_tasks
 from anadil.tasks.stage import STAGE
 
-KEY = "evaluate.tasks"
-SHIPPED = Path(__file__).parent / "shipped"
 NAMES = re.compile(
     r"""^\s*(-\s*(?:task\s*:\s*)?|(?:task|group|tag)\s*:\s*)["']?([^\s"'#]+)["']?\s*(?:#.*)?$""", re.MULTILINE
 )
@@ -43,13 +41,12 @@ def inspect_tasks(recipe: Recipe, by: str = check.RECIPE) -> check.CheckResult:
     """Look the names up in the task files of lm-evaluation-harness, and packages of their code; places are not checked."""
     kind = next(each for each in STAGE.side_files if each.key == KEY)
     named = [name for name in named_tasks(recipe) if not is_place(name, kind)]
-    files = TaskFiles([SHIPPED])
+    files = TaskFiles([FOLDER])
     if set(named) - files.own.keys():
-        files = TaskFiles([SHIPPED, *_harness()])
+        files = TaskFiles([FOLDER, *_harness()])
     missing = [name for name in named if name not in files.own]
     if missing and not _harness():
-        detail = f"{', '.join(missing)} not looked up, because lm_eval is not installed here"
-        return check.skipped(KEY, detail)
+        return check.not_installed(KEY, "lm_eval", f"{', '.join(missing)} not looked up")
     here = by in (check.DOCTOR, check.RUN)
     who, remedy = (
         ("this machine", "install it") if here else ("the image of tasks", "install it and use anadil run")

@@ -25,6 +25,7 @@ from anadil.artifacts.text_files import json_rows
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
 from anadil.core.json_text import TooDeepError, refuse_deep
 from anadil.model.load import document_ids, window_bos
+from anadil.tasks.native import FOLDER, KEY
 from anadil.tasks.shipped.choices import question_of
 
 log = logging.getLogger(__name__)
@@ -81,9 +82,9 @@ def item_texts(task: ConfigurableTask) -> Iterator[str]:
 def task_manager(names: Sequence[str], folder: Path) -> TaskManager:
     """Create the manager of these tasks; fetch no data."""
     # Reading the harness's own 14,000 takes a quarter of a minute.
-    manager = TaskManager(include_path=[str(SHIPPED), str(folder)], include_defaults=False)
+    manager = TaskManager(include_path=[str(FOLDER), str(folder)], include_defaults=False)
     if not all(_is_complete(manager, name) for name in names):
-        manager = TaskManager(include_path=[str(SHIPPED), str(folder)])
+        manager = TaskManager(include_path=[str(FOLDER), str(folder)])
     if unknown := [name for name in names if name not in manager.task_index]:
         near = difflib.get_close_matches(unknown[0], manager.all_tasks, n=3, cutoff=0.5)
         hint = f"; nearest: {', '.join(near)}" if near else ""
@@ -231,8 +232,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-KEY = "evaluate.tasks"
-SHIPPED = Path(__file__).parent / "shipped"
 BUILDERS = ("json", "csv", "parquet", "text")
 """Kinds of local data that `datasets` reads without a script."""
 
@@ -322,7 +321,7 @@ def _choices_task(folder: Path, uri: str) -> str:
             "choices (`1) ...`, a line each) with one of them as response; name other chats in evaluate.questions"
         )
     task = {
-        "include": str(SHIPPED / "choices.yaml"),
+        "include": str(FOLDER / "choices.yaml"),
         "task": name,
         "dataset_kwargs": {"data_files": {"test": str(path)}},
     }

@@ -14,7 +14,9 @@ from anadil.recipe.sections import Recipe
 from anadil.text.language import find_language, is_pack_path, load_language
 from anadil.text.parallel import is_pair, languages_of
 
+KEY = "evaluate.tasks"
 FOLDER = Path(__file__).parent / "shipped"
+"""Task files of our own."""
 TABLE = FOLDER / "native.tsv"
 AUTO = "auto"
 """Value of `evaluate.tasks` that stands for the tasks of the recipe's language."""

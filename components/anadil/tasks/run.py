@@ -29,7 +29,7 @@ from anadil.model.tiny import base_model
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Figures, Job, is_place
 from anadil.tasks import harness
-from anadil.tasks.native import benchmark_of, named_tasks, native_tasks
+from anadil.tasks.native import KEY, benchmark_of, named_tasks, native_tasks
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def run(job: Job) -> Figures:
     with tempfile.TemporaryDirectory(prefix="anadil-") as scratch:
         folder = Path(scratch)
         # Before a model is loaded: all data is fetched here.
-        manager, tasks = load_tasks(job.recipe, job.side_files.get(harness.KEY, ()), folder)
+        manager, tasks = load_tasks(job.recipe, job.side_files.get(KEY, ()), folder)
         names = list(tasks)
         write_items(tasks, job.out / ITEMS)
         measures = {name: each.measures for name in names if (each := benchmark_of(name))}
@@ -76,7 +76,7 @@ def load_tasks(
     recipe: Recipe, uris: tuple[str, ...], folder: Path
 ) -> tuple[TaskManager, dict[str, list[ConfigurableTask]]]:
     """Fetch the data of the tasks that the recipe names, and of its task files, which are put into `folder`."""
-    kind = next(each for each in STAGES["tasks"].side_files if each.key == harness.KEY)
+    kind = next(each for each in STAGES["tasks"].side_files if each.key == KEY)
     named = [name for name in named_tasks(recipe) if not is_place(name, kind)]
     names = list(dict.fromkeys([*named, *harness.place_task_files(uris, folder)]))
     return harness.find_tasks(

@@ -80,12 +80,6 @@ def count_texts(tokenizer: Tokenizer, texts: Iterable[str]) -> WordCounts:
     return counter.table()
 
 
-def kernel_settings(pattern: str) -> Array:
-    """Settings of the compiled loop for a known pattern."""
-    style, digits, _ = STYLES[pattern]
-    return np.array([style, digits, MAX_PRETOKEN_BYTES], dtype=np.int64)
-
-
 class CharacterKinds:
     """Code point -> its kind, as the library's regular expressions see it: their Unicode is not Python's."""
 
@@ -114,7 +108,8 @@ character_kinds = cache(CharacterKinds)
 
 class _Counter:
     def __init__(self, pattern: str) -> None:
-        self._settings = kernel_settings(pattern)
+        style, digits, _ = STYLES[pattern]
+        self._settings = np.array([style, digits, MAX_PRETOKEN_BYTES], dtype=np.int64)
         self._characters = character_kinds(STYLES[pattern][2])
         self._state = np.zeros(kernel.STATE, dtype=np.int64)
         self._entries = np.zeros((ROOM, 3), dtype=np.int64)

@@ -203,9 +203,7 @@ def checked_table(uri: str, file: str, manifest: Manifest, adapter: TypeAdapter[
         raise IntegrityError(f"{place}: {first_mistake(error)}; {remedy_of(uri)}") from None
 
 
-@functools.cache
-def _adapter() -> TypeAdapter[TokensFacts]:
-    return TypeAdapter(TokensFacts)
+_adapter = functools.cache(lambda: TypeAdapter(TokensFacts))
 
 
 def _check_files(

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from anadil.core.errors import RecipeError
+from anadil.core.files import atomic_file
 from anadil.core.json_text import read_json, write_indented
 from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.evaluate.heldout import digest_of
@@ -108,11 +109,9 @@ def find_result(job: Job, finalist: Finalist) -> FinalistResult | None:
 
 
 def _store_result(folder: Path, result: FinalistResult) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    # Renamed whole: a start after a kill finds a whole result or none.
-    draft = folder / f"{result.name}.draft"
-    write_indented(draft, asdict(result))
-    draft.replace(folder / f"{result.name}.json")
+    # A start after a kill finds a whole result or none.
+    with atomic_file(folder / f"{result.name}.json") as draft:
+        write_indented(draft, asdict(result))
 
 
 def try_finalist(

@@ -10,11 +10,10 @@ STAGE = Stage(
     result_version=2,
     keys=("language", "base", "tokenizer", "tokenizer.trial", "pretrain", "clean.text_field", "seed"),
     reads=(
-        Input("corpus", of_target=True, beside=True),
+        # As training leaves them out.
+        Input("corpus", of_target=True, beside=True, without_excluded=True),
         # All candidates lie beside the tokenizer that was chosen.
         Input("tokenizer", beside=True),
-        # Training leaves out the documents that overlap lists, and so does its trial.
-        Input("overlap", optional=True, of_target=True, beside=True),
     ),
     side_files=(SideFiles(key="tokenizer.keep", of_language="retained.jsonl"),),
     only_if="tokenizer.trial",

@@ -77,7 +77,8 @@ def allocated(recompute: str, trains: str, state: str) -> int:
         Group(),
     )
     trainer.begin_phase(0)
-    trainer.step(0)
+    trainer.gradients(0)
+    trainer.apply()
     assert trainer.optimizer is not None
     # The profiler sees a tensor's end but not its beginning where that lies before it.
     trainer.optimizer.zero_grad(set_to_none=True)
@@ -89,7 +90,8 @@ def allocated(recompute: str, trains: str, state: str) -> int:
     gc.disable()
     try:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-            trainer.step(1)
+            trainer.gradients(1)
+            trainer.apply()
     finally:
         gc.enable()
     for event in profiled.profiler.kineto_results.events():

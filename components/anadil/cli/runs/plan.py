@@ -75,7 +75,7 @@ def run_plan(options: argparse.Namespace) -> int:
         uri = options.measured
         if "/" not in uri:
             uri = find_run(uri, root=request.recipe.storage.root).artifacts.get("model", uri)
-        measured = calibrate(absolute(uri), request.recipe, request.machine, request.shape)
+        measured = calibrate(absolute(uri), request.recipe, request.machine, request.trained)
         request = replace(request, calibration=measured)
     plan = build_plan(request, result)
     settings: dict[str, object] = {}
@@ -139,9 +139,11 @@ def _refuse_what_cannot_fit(request: PlanRequest, result: PlanResult, prices: Pa
     if not request.fits(result.layout):
         others = () if request.machine.name == LOCAL else machines(prices)
         raise PreflightError(
-            refusal_text(request.shape, layout, request.work, request.machine, request.nodes, others, changed)
+            refusal_text(
+                request.trained, layout, request.work, request.machine, request.nodes, others, changed
+            )
         )
-    for line in checked_memory(request.needs, request.then):
+    for line in checked_memory(request, request.then):
         log.debug("%s", line)
     if changed:
         log.warning(

@@ -137,7 +137,7 @@ def _check(recipe: Recipe, stages: Sequence[Stage], work: Path, options: argpars
         if is_kept(stage, recipe):
             continue
         if is_skipped(stage, recipe, options.until):
-            if stage.per_source and (stage.per_source.compares or stage.per_source.key):
+            if stage.per_source and (stage.compares or stage.per_source.key):
                 # One body of text has nothing to be compared with, and nobody asked the base to write: no news.
                 continue
             why = f"{stage.files.key} names no {stage.files.flag}"

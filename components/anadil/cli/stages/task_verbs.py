@@ -69,7 +69,7 @@ def fetch(options: argparse.Namespace) -> int:
     from anadil.runtime.job import external_side_files
 
     recipe = load_recipe(options.recipe, options.set)
-    from anadil.tasks.harness import KEY
+    from anadil.tasks.native import KEY
     from anadil.tasks.run import load_tasks, write_items
 
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:

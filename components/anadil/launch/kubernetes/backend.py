@@ -208,22 +208,15 @@ def _job_body(api: JobApi, manifest: jobs.ApiObject, ledger: JobLedger, *, detac
 
 def workflow_owner(api: Api) -> list[jobs.ApiObject]:
     """Return the workflow as owner, so that the job goes with the run; none outside the workflow's namespace."""
-    pod = os.environ.get(POD_VARIABLE, "")
-    # An owner in another namespace or cluster counts as absent, and the job would be collected at once.
-    if not pod or not api.is_in_own_namespace:
-        return []
-    try:
-        result = api.pod(pod)
-    except AnadilError as error:
-        log.warning("the workflow of this step is not known, so its end does not end the job: %s", error)
-        return []
+    loss = "the workflow of this step is not known, so its end does not end the job"
+    pod = api.own_pod(os.environ.get(POD_VARIABLE, ""), loss)
     return [
         {
             **{key: owner[key] for key in ("apiVersion", "kind", "name", "uid")},
             "controller": False,
             "blockOwnerDeletion": False,
         }
-        for owner in (result or {}).get("metadata", {}).get("ownerReferences", [])
+        for owner in pod.get("metadata", {}).get("ownerReferences", [])
         if owner.get("kind") == "Workflow"
     ]
 

@@ -106,7 +106,7 @@ def _ask(name: str, question: Question, *needs: str, of_jobs: bool = False) -> C
         try:
             yield from question(run.api(), run.recipe)
         except Refused as error:
-            if error.answer.status == 403:
+            if error.status == 403:
                 yield skipped(name, "may not be read with your rights", "ask whoever runs the cluster")
             else:
                 yield failed(name, f"the API answers {error}", "see the API server's health")
@@ -212,7 +212,7 @@ def _runtime(api: Api, path: str) -> CheckResult:
     try:
         answer = api.find(path)
     except Refused as error:
-        if error.answer.status != 403:
+        if error.status != 403:
             raise
         return skipped(name, "may not be read with your rights")
     if answer is not None:
@@ -459,7 +459,7 @@ def _secret(api: Api, secret: str, keys: set[str], *, every: bool) -> CheckResul
     try:
         answer = api.find(api.core_path("secrets", secret))
     except Refused as error:
-        if error.answer.status != 403:
+        if error.status != 403:
             raise
         remedy = f"ask somebody who may: kubectl -n {api.namespace} describe secret {secret}"
         return skipped(name, "may not be read with your rights", remedy)

@@ -295,14 +295,8 @@ def poll(
 
 def own_pod(api: Api) -> tuple[ApiObject, ...]:
     """Return this pod as an owner, so that what it has made goes with it; nothing where we run elsewhere."""
-    name = os.environ.get(POD_VARIABLE) or os.environ.get("POD_NAME")
-    if not name or not api.is_in_own_namespace:
-        return ()
-    try:
-        pod = api.pod(name)
-    except AnadilError as error:
-        log.warning("this pod is not known, so its end does not end its helpers: %s", error)
-        return ()
+    name = os.environ.get(POD_VARIABLE) or os.environ.get("POD_NAME", "")
+    pod = api.own_pod(name, "this pod is not known, so its end does not end its helpers")
     return ({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]},) if pod else ()
 
 

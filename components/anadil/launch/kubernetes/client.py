@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -100,29 +100,24 @@ class ApiCall:
     operator: str = ""  # The operator that brings the resource, where it is not part of Kubernetes.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorResponse:
-    """An answer of 400 and above."""
+class Refused(PreflightError):
+    """An answer of 400 and above, as the API words it; proxies in front of it do not answer JSON."""
 
-    status: int
-    message: str
-    details: dict[str, Any] = field(default_factory=dict)
-    """The object of the answer, where the API server itself speaks."""
-
-
-def error_response(status: int, body: bytes) -> ErrorResponse:
-    """Read an error answer; proxies in front of the API server do not answer JSON."""
-    try:
-        parsed = json.loads(body)
-    except ValueError:
-        parsed = None
-    plain = {"message": body[:MAX_CHARS].decode(errors="replace")}
-    fields: dict[str, Any] = parsed if isinstance(parsed, dict) else plain
-    message = " ".join(str(fields.get("message") or "").split())[:MAX_CHARS]
-    return ErrorResponse(status=status, message=message, details=fields.get("details") or {})
+    def __init__(self, status: int, body: bytes) -> None:
+        try:
+            parsed = json.loads(body)
+        except ValueError:
+            parsed = None
+        plain = {"message": body[:MAX_CHARS].decode(errors="replace")}
+        fields: dict[str, Any] = parsed if isinstance(parsed, dict) else plain
+        self.status = status
+        self.message = " ".join(str(fields.get("message") or "").split())[:MAX_CHARS]
+        self.details: dict[str, Any] = fields.get("details") or {}
+        """The object of the answer, where the API server itself speaks."""
+        super().__init__(f"{status} {self.message}".strip())
 
 
-def error_from_response(call: ApiCall, answer: ErrorResponse) -> AnadilError:
+def error_from_response(call: ApiCall, answer: Refused) -> AnadilError:
     """Return the error that an answer stands for; it names the missing rule or object."""
     where = f"namespace {call.namespace}"
     if answer.status == 401:
@@ -247,14 +242,6 @@ class LogStream:
                 self._answer.shutdown()
 
 
-class Refused(PreflightError):
-    """An answer of 400 and above, as the API words it."""
-
-    def __init__(self, answer: ErrorResponse) -> None:
-        super().__init__(f"{answer.status} {answer.message}".strip())
-        self.answer = answer
-
-
 class Api:
     """One namespace of one cluster, seen with the rights of whoever asks."""
 
@@ -277,7 +264,7 @@ class Api:
         try:
             return self.read(path)
         except Refused as error:
-            if error.answer.status == 404:
+            if error.status == 404:
                 return None
             raise
 
@@ -294,6 +281,17 @@ class Api:
         """Return a pod, or None where there is none of the name."""
         call = ApiCall(verb="get", resource="pods", namespace=self.namespace, name=name)
         return self._unless((404,), "GET", self.core_path("pods", name), call)
+
+    def own_pod(self, name: str, loss: str) -> ApiObject:
+        """Return the pod of this process; empty outside its namespace, and with the warning `loss` where it is not read."""
+        # An owner in another namespace or cluster counts as absent, and what it owns would be collected at once.
+        if not name or not self.is_in_own_namespace:
+            return {}
+        try:
+            return self.pod(name) or {}
+        except AnadilError as error:
+            log.warning("%s: %s", loss, error)
+            return {}
 
     def events(self, name: str, uid: str) -> list[ApiObject]:
         """Return the events of an object, oldest first; not those of one that had its name before."""
@@ -312,8 +310,7 @@ class Api:
         """Return the answer; None where its status is one of `nothing` and about the object itself."""
         try:
             return self._call(method, path, body)
-        except Refused as error:
-            answer = error.answer
+        except Refused as answer:
             # A 404 may also be of its kind or its namespace.
             is_own = answer.details.get("name") == call.name and answer.details.get("kind") != "namespaces"
             if answer.status in nothing and (answer.status != 404 or is_own):
@@ -324,7 +321,7 @@ class Api:
         try:
             return self._send(method, path, body)
         except Refused as error:
-            if error.answer.status != 401 or self.retry_policy.attempts == 1:
+            if error.status != 401 or self.retry_policy.attempts == 1:
                 raise
         self.connection = connect()  # a token may have been replaced
         return self._send(method, path, body)
@@ -343,7 +340,7 @@ class Api:
                 method, path, body=content, headers=headers, timeout=timeout, retries=self.retry_policy.retries(),
             )  # fmt: skip
             if answer.status >= 300:
-                raise Refused(error_response(answer.status, answer.data))
+                raise Refused(answer.status, answer.data)
             result = json.loads(answer.data)
         except (HTTPError, OSError, ValueError) as error:
             reason = error.reason if isinstance(error, MaxRetryError) and error.reason else error
@@ -429,7 +426,7 @@ class JobApi(Api):
             )
             try:
                 if answer.status >= 400:
-                    refusal = error_response(answer.status, answer.read(PIECE_BYTES))
+                    refusal = Refused(answer.status, answer.read(PIECE_BYTES))
                     if answer.status in (401, 403):
                         raise error_from_response(call, refusal)
                     raise NotReady(f"log of {pod}: {answer.status} {refusal.message}")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest, sha256_of, verify
 from anadil.artifacts.base_model import BUILT_IN
-from anadil.artifacts.find import artifacts_below, find_artifact, read_table, root_of
+from anadil.artifacts.find import artifacts_below, find_artifact, read_table, root_of, roots_of
 from anadil.artifacts.uri import absolute, join
 from anadil.artifacts.weight_files import has_weights, weight_files
 from anadil.clean.shards.shards import names
@@ -417,9 +417,7 @@ class Trace:
         return f"{', '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}" or DASH
 
 
-def trace(
-    uri: str, *, roots: Sequence[str] = (), documents: Sequence[str] = (), tracking: str | None = None
-) -> Trace:
+def trace(uri: str, *, roots: Sequence[str] = (), documents: Sequence[str] = ()) -> Trace:
     """Follow a model back to its sources; the result names broken links beside the sound ones.
 
     Args:
@@ -427,10 +425,9 @@ def trace(
             `models:/NAME@ALIAS`.
         roots: Storage roots to look in, beside the one that the artifact lies in and the one of its recipe.
         documents: Ids, URLs or sources to look for, or files of them.
-        tracking: The registry's address; left out, MLFLOW_TRACKING_URI.
     """
-    place, manifest = _find_start(uri, roots, tracking)
-    chain = Chain(_roots(place, manifest, roots))
+    place, manifest = _find_start(uri, roots)
+    chain = Chain(roots_of(place, manifest, roots))
     chain.follow(place, manifest)
     asked = corpus_rows.questions_of(
         documents, {each.name: each.uri for each in chain.files if each.read_by == "corpus"}
@@ -500,9 +497,9 @@ def _last(trained: Sequence[tuple[str, Manifest]]) -> list[tuple[str, Manifest]]
     return [each for each in trained if each[1].digest not in held]
 
 
-def _find_start(uri: str, roots: Sequence[str], tracking: str | None) -> tuple[str, Manifest]:
+def _find_start(uri: str, roots: Sequence[str]) -> tuple[str, Manifest]:
     """Find the artifact of a name or, by the SHA-256 of its weights, of an exported directory."""
-    place, manifest = locate(uri, tracking)
+    place, manifest = locate(uri)
     if manifest is not None:
         if manifest.kind not in BY_KIND:
             raise DataError(f"{uri}: holds {with_article(manifest.kind)}, not a model; {EXPECTED}")
@@ -520,9 +517,3 @@ def _find_start(uri: str, roots: Sequence[str], tracking: str | None) -> tuple[s
         f"{uri}: says nothing of what it was made from, and no artifact with these weights lies below the storage "
         f"roots ({searched}); name the root of the run that made it with --root"
     )
-
-
-def _roots(place: str, manifest: Manifest, more: Sequence[str]) -> list[str]:
-    known = field(manifest.recipe, "storage.root")
-    stated = [known] if isinstance(known, str) else []
-    return list(dict.fromkeys([root_of(place), *stated, *map(absolute, more)]))

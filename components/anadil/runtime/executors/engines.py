@@ -6,12 +6,16 @@ import logging
 from anadil.core.errors import PreflightError
 from anadil.core.stages import ENGINE_IMAGES
 from anadil.runtime.executor import Executor
-from anadil.runtime.executors import processes, ray_tasks
+from anadil.runtime.executors.processes import Processes
+from anadil.runtime.executors.ray_tasks import RayTasks
 from anadil.runtime.job import Engines, Job
 
 log = logging.getLogger(__name__)
 
-LOCAL_ENGINES: Engines = {"processes": processes.executor, "ray": ray_tasks.executor}
+LOCAL_ENGINES: Engines = {
+    "processes": lambda job: Processes(job.recipe.clean.workers, stop=job.stop),
+    "ray": lambda job: RayTasks(job.recipe.clean.workers, job.work),
+}
 """Engines that every program has. What drives a cluster stands above the stages, and comes with `Job.engines`."""
 
 
@@ -34,4 +38,4 @@ def executor_of_this_program(job: Job) -> Executor:
     if engine in engines and (engine != "ray" or importlib.util.find_spec("ray")):
         return executor_of(job)
     log.info("clean.engine: %s works for clean alone here; going on in processes of this machine", engine)
-    return processes.executor(job)
+    return LOCAL_ENGINES["processes"](job)

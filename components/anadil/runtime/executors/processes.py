@@ -22,7 +22,6 @@ from anadil.core.errors import PreflightError
 from anadil.core.processes import die_with, do_without
 from anadil.runtime.executor import Task
 from anadil.runtime.executors import process_limits
-from anadil.runtime.job import Job
 from anadil.runtime.signals import Stop
 from anadil.runtime.threads import num_cores
 
@@ -34,11 +33,6 @@ YOUNG_OBJECTS = 50_000
 MAX_DEATHS = 50
 """Processes that one task may take with it: each had another document, or something else is wrong."""
 Function = Callable[[Any], None]
-
-
-def executor(job: Job) -> "Processes":
-    """Processes for a run of the stage."""
-    return Processes(job.recipe.clean.workers, stop=job.stop)
 
 
 class Processes:

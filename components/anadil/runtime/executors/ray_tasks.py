@@ -18,7 +18,6 @@ from typing import Any, Self
 from anadil.core.errors import PreflightError
 from anadil.runtime.executor import Task
 from anadil.runtime.executors.processes import TICK_S, Processes
-from anadil.runtime.job import Job
 from anadil.runtime.threads import num_cores
 
 log = logging.getLogger(__name__)
@@ -35,13 +34,8 @@ _process: Processes | None = None
 """Processes of a worker of Ray: kept from one task to the next."""
 
 
-def executor(job: Job) -> "RayTasks":
-    """Ray of this machine, or of the cluster that RAY_ADDRESS names."""
-    return RayTasks(job.recipe.clean.workers, job.work)
-
-
 class RayTasks:
-    """Tasks of Ray."""
+    """Tasks on Ray of this machine, or of the cluster that RAY_ADDRESS names."""
 
     def __init__(self, num_workers: int | None, work: Path, cluster: Any = None) -> None:
         """Start nothing yet.
