@@ -35,8 +35,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from anadil.core.stages import BUILT_IN
+from anadil.estimate.activations import liger_chunk_tokens
 from anadil.estimate.layout import Layout, Work
-from anadil.estimate.memory import liger_chunk_tokens
 from anadil.estimate.model_shape import Shape
 from anadil.model import loss as losses
 from anadil.model.family_table import check_family

@@ -1,4 +1,4 @@
-"""Bytes that one layer keeps for its backward pass, as its kernels write them.
+"""Bytes that one layer keeps for its backward pass, as its kernels write them, and bytes of the loss.
 
 B sequences, S tokens each, h hidden width, q width of all query heads, k width of all key heads,
 f width of the MLP, H heads. Every figure is per token of one device unless it says otherwise.
@@ -6,6 +6,7 @@ Derived tensor by tensor from transformers 5.23 (`modeling_*.py`) and Liger 0.8.
 runs of the real models on fake tensors (tests/plan/test_families.py, benchmarks/plan).
 """
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,6 +18,9 @@ FP32 = 4
 BF16 = 2
 INTEGER = 8
 """Token ids, positions and labels are 64-bit."""
+LOSS_CHUNK_TOKENS = 512
+"""Most tokens whose logits torch's fused loss holds at a time (`anadil.model.loss`); on a CPU a large vocabulary
+has fewer, which is 0.1 GB less at 100,000."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,9 +220,9 @@ def gated_input_bytes(shape: Shape, work: Work, layout: Layout) -> float:
 
 
 def layer_input_bytes(shape: Shape, work: Work, layout: Layout) -> float:
-    """Columns of all layers in their table, and the norm of what is added to them; they live as long as the layers."""
-    columns, size = shape.layers * shape.layer_inputs, bytes_of(work, layout).stream
-    return size * columns + _normalized(columns, size, shape, work)
+    """Columns of all layers in a second table, and the norm of what is added. Both stay until the first layer is done."""
+    size = bytes_of(work, layout).stream
+    return size * shape.columns + _normalized(shape.columns, size, shape, work)
 
 
 def mlp_bytes(shape: Shape, work: Work, layout: Layout) -> float:
@@ -305,3 +309,41 @@ def saved_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     whole += shape.layer_inputs + shape.hidden * (shape.layer_inputs > 0)
     outputs = size.compute * (split / layout.tensor + whole)
     return received + outputs + attended / layout.tensor
+
+
+def loss_bytes(shape: Shape, layout: Layout, work: Work, tokens: float, *, forward: bool) -> float:
+    """Bytes of the loss of `tokens` on this device, while it is made or (`forward` is false) in its gradient."""
+    table, states, h = shape.embedding / layout.tensor, tokens * shape.hidden, shape.hidden
+    size, chunk = bytes_of(work, layout), min(LOSS_CHUNK_TOKENS, tokens)
+    if work.loss == "logits":
+        # FP32 tables of all logits: with their log-probabilities, then with two gradients. Split by the
+        # vocabulary the gradient takes one table more.
+        tables = 2 if forward else 3 if layout.tensor == 1 else 4
+        return tokens * tables * FP32 * shape.vocabulary / layout.tensor
+    if layout.tensor > 1:
+        # `summed_loss_of_rows` as a CPU has it, all in FP32; a GPU needs less. It holds the gathered states and
+        # their gradient, the table's copy, its gradient and what is added to that, and the logits of a chunk.
+        tables = 2 + (size.compute != FP32)
+        return FP32 * (2 * tokens * h + tables * table + chunk * table / h)
+    if work.kernels == "torch" and forward:
+        # The engine's own loss, all in FP32: copies of states and table, both gradients, a chunk's logits.
+        copies = FP32 * (states + table) if size.stream != FP32 or size.weight != FP32 else 0.0
+        return copies + FP32 * (states + table) + chunk * FP32 * (table / h + h)
+    if work.kernels == "torch":
+        # torch's operator gives its gradients out as results, for which autograd makes zeros.
+        return 2 * FP32 * (states + table)
+    # Liger's: gradient of the states; that of the table in FP32, then a chunk's logits or its copy.
+    logits = liger_chunk_tokens(math.ceil(tokens), h, shape.vocabulary) * size.compute * table / h
+    gradient = states * (size.compute + (size.stream if size.autocast else 0))
+    return (
+        gradient + FP32 * table + max(size.compute * table, logits) + (BF16 * table if size.autocast else 0)
+    )
+
+
+def liger_chunk_tokens(tokens: int, hidden: int, vocabulary: int) -> int:
+    """Tokens whose logits Liger's fused loss holds at a time: they take about as much as the hidden states.
+
+    Source: liger-kernel 0.8.5, ops/fused_linear_cross_entropy.py.
+    """
+    chunks = -(-vocabulary // hidden)
+    return min(tokens, 1 << (-(-tokens // chunks) - 1).bit_length())

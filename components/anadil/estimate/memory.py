@@ -27,9 +27,6 @@ TIGHT = 0.98
 FitVerdict = Literal["fits", "tight", "no"]
 FIT_VERDICTS: tuple[FitVerdict, ...] = get_args(FitVerdict)
 """From the best to the worst."""
-LOSS_CHUNK_TOKENS = 512
-"""Most tokens whose logits torch's fused loss holds at a time (`anadil.model.loss`); on a CPU a large vocabulary
-has fewer, which is 0.1 GB less at 100,000."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +51,7 @@ def peak_memory(shape: Shape, layout: Layout, work: Work) -> Memory:
     """The worst moment on the worst device."""
     layer = _layer(shape, layout, work)
     layers = {shape: layer}
-    if shape.widest:
-        # All of its own, but what is summed over layers.
+    if shape.widest:  # with the mean of what is summed over layers
         wide = _layer(shape.widest, layout, work)
         sums = {"parameters": layer.parameters, "matrices": layer.matrices, "saved": layer.saved}
         layers[shape.widest] = replace(wide, whole=wide.whole - wide.saved + layer.saved, **sums)
@@ -265,8 +261,8 @@ class _Stage:
 
     def at_layer_inputs(self) -> dict[str, float]:
         """Inside the norm of what is added to all layers' columns, before the first layer."""
-        columns, stream = self.shape.layers * self.shape.layer_inputs, self.size.stream
-        states = (2 * stream + 3 * FP32) * columns + stream * self.shape.hidden
+        stream = self.size.stream
+        states = (2 * stream + 3 * FP32) * self.shape.columns + stream * self.shape.hidden
         return {
             **self.state(),
             "gradients": self.gradients(0),
@@ -297,7 +293,7 @@ class _Stage:
             "gathered weights": self.gathered(layers) + self.size.compute * self.head * (1 + forward),
             "autocast copies": self.copies(self.layers if cached else 0, head=self.work.loss == "logits"),
             "activations": self.saved(self.layers) + self.tokens * outside,
-            "loss": loss_bytes(self.shape, self.layout, self.work, self.tokens, forward=forward),
+            "loss": activations.loss_bytes(self.shape, self.layout, self.work, self.tokens, forward=forward),
             "communication": self.left_over(),
         }
 
@@ -339,6 +335,8 @@ class _Stage:
         if copies and not waits:
             copies -= down  # its layer is through with that one
         gone = activations.gated_input_bytes(self.shape, self.work, self.layout)
+        # The gradient for all layers' columns, and this layer's among zeros.
+        columns = 2 * self.size.stream * self.shape.columns
         return {
             **self.state(),
             "gradients": self.gradients_above(layers) + (stack or down * self.learns),
@@ -350,13 +348,9 @@ class _Stage:
             "autocast copies": copies,
             "activations": self.saved(layers),
             "recomputation": self.tokens * (self.again() + self.flow() - gone),
-            "gradients of layer inputs": self.tokens * self.layer_inputs(),
+            "gradients of layer inputs": self.tokens * columns,
             "communication": communication,
         }
-
-    def layer_inputs(self) -> float:
-        """Gradient of all layers' columns, and a layer's own among zeros, per token."""
-        return 2.0 * self.size.stream * self.shape.layers * self.shape.layer_inputs
 
     def in_inner_norm(self) -> dict[str, float]:
         """Parts that differ inside the norm of what an MLP's last matrix reads, which is through."""
@@ -516,8 +510,7 @@ class _Stage:
         if not self.has_liger_layers:
             in_fp32 = self.layout.recompute == "none" and kind.gated and kind.norm != "bare"
             stream = FP32 if in_fp32 else self.size.stream
-            width = self.shape.intermediate
-            tensor, compute = self.layout.tensor, self.size.compute
+            width, tensor, compute = self.shape.intermediate, self.layout.tensor, self.size.compute
             each = activations.mlp_gradient_bytes(self.shape, self.work, self.layout)
             # Before it, one gradient, of what the last matrix read, and the copy that made it.
             read = compute * (width / tensor + hidden * self.size.autocast)
@@ -605,41 +598,3 @@ def layout_fit(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tu
     memory = peak_memory(shape, layout, work)
     total = memory.allocated + sum(reserved(memory, machine).values())
     return total, fit_verdict(total, machine)
-
-
-def loss_bytes(shape: Shape, layout: Layout, work: Work, tokens: float, *, forward: bool) -> float:
-    """Bytes of the loss of `tokens` on this device, while it is made or (`forward` is false) in its gradient."""
-    table, states, h = shape.embedding / layout.tensor, tokens * shape.hidden, shape.hidden
-    size, chunk = bytes_of(work, layout), min(LOSS_CHUNK_TOKENS, tokens)
-    if work.loss == "logits":
-        # FP32 tables of all logits: with their log-probabilities, then with two gradients. Split by the
-        # vocabulary the gradient takes one table more.
-        tables = 2 if forward else 3 if layout.tensor == 1 else 4
-        return tokens * tables * FP32 * shape.vocabulary / layout.tensor
-    if layout.tensor > 1:
-        # `summed_loss_of_rows` as a CPU has it, all in FP32; a GPU needs less. It holds the gathered states and
-        # their gradient, the table's copy, its gradient and what is added to that, and the logits of a chunk.
-        tables = 2 + (size.compute != FP32)
-        return FP32 * (2 * tokens * h + tables * table + chunk * table / h)
-    if work.kernels == "torch" and forward:
-        # The engine's own loss, all in FP32: copies of states and table, both gradients, a chunk's logits.
-        copies = FP32 * (states + table) if size.stream != FP32 or size.weight != FP32 else 0.0
-        return copies + FP32 * (states + table) + chunk * FP32 * (table / h + h)
-    if work.kernels == "torch":
-        # torch's operator gives its gradients out as results, for which autograd makes zeros.
-        return 2 * FP32 * (states + table)
-    # Liger's: gradient of the states; that of the table in FP32, then a chunk's logits or its copy.
-    logits = liger_chunk_tokens(math.ceil(tokens), h, shape.vocabulary) * size.compute * table / h
-    gradient = states * (size.compute + (size.stream if size.autocast else 0))
-    return (
-        gradient + FP32 * table + max(size.compute * table, logits) + (BF16 * table if size.autocast else 0)
-    )
-
-
-def liger_chunk_tokens(tokens: int, hidden: int, vocabulary: int) -> int:
-    """Tokens whose logits Liger's fused loss holds at a time: they take about as much as the hidden states.
-
-    Source: liger-kernel 0.8.5, ops/fused_linear_cross_entropy.py.
-    """
-    chunks = -(-vocabulary // hidden)
-    return min(tokens, 1 << (-(-tokens // chunks) - 1).bit_length())

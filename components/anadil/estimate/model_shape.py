@@ -65,7 +65,7 @@ class Shape:
     values_made: float = 1.0
     """Share of keys whose values have a matrix of their own."""
     keys_normed: float = 1.0
-    """Widths of heads in layers that make keys, over those of all layers."""
+    """Widths of heads in layers that make keys, over widths of heads in all layers."""
     shared_keys: int = 0
     """Widths of keys and values that stay until the step ends, as other layers may read them."""
     layer_inputs: int = 0
@@ -122,9 +122,14 @@ class Shape:
         return self.embedding * (1 if self.tied else 2)
 
     @property
+    def columns(self) -> int:
+        """Columns of the table in which each layer has some."""
+        return self.layers * self.layer_inputs
+
+    @property
     def layer_table(self) -> int:
-        """Numbers of the table in which each layer has columns."""
-        return self.layer_rows * self.layers * self.layer_inputs
+        """Numbers of this table."""
+        return self.layer_rows * self.columns
 
     @property
     def layer_matrices(self) -> float:
