@@ -32,6 +32,9 @@ def _llama_3(width: int, mlp_width: int, layers: int, heads: int, **others: obje
 GEMMA_DEFAULTS = {
     "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "tie_word_embeddings": True
 }  # fmt: skip
+GEMMA_4_DEFAULTS = {
+    **GEMMA_DEFAULTS, "vocab_size": 262_144, "vocab_size_per_layer_input": 262_144, "hidden_size_per_layer_input": 256,
+}  # fmt: skip
 GEMMA_LOGITS = LogitKeys(cap="final_logit_softcapping")
 GEMMA_FIXED = {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False}
 GEMMA_NUMBERS = {
@@ -192,13 +195,8 @@ FAMILIES = (
             norms_in_fp32=True,
             values_normed=True,
             layer_sizes=layer_sizes.gemma_4,
-            defaults={
-                **GEMMA_DEFAULTS,
-                "vocab_size": 262_144,
-                "vocab_size_per_layer_input": 262_144,
-                "hidden_size_per_layer_input": 256,
-            },
-        ),  # fmt: skip
+            defaults=GEMMA_4_DEFAULTS,
+        ),
         layer_tables=LayerTables(
             name="model.embed_tokens_per_layer.weight",
             rows="vocab_size_per_layer_input",
