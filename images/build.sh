@@ -49,15 +49,21 @@ for name in $names; do
     "$BUILDER" build ${BUILD_OPTIONS:-} "$@" . >&2
     case $BUILDER in
     buildah)
-        held=$(buildah from "$image") && buildah run "$held" -- cat /opt/anadil/sbom.cdx.json > "$SBOM/$name.cdx.json"
+        held=$(buildah from "$image")
+        buildah run "$held" -- cat /opt/anadil/sbom.cdx.json > "$SBOM/$name.cdx.json"
         buildah rm "$held" > /dev/null ;;
     *) "$BUILDER" run --rm --network none --entrypoint cat "$image" /opt/anadil/sbom.cdx.json > "$SBOM/$name.cdx.json" ;;
     esac
+    : > "$scratch/digest"
     case $BUILDER$PUSH in
     docker1) docker push "$image" >&2 && docker inspect --format '{{index .RepoDigests 0}}' "$image" | sed 's/.*@//' > "$scratch/digest" ;;
     docker) docker inspect --format '{{.Id}}' "$image" > "$scratch/digest" ;;
     *1) "$BUILDER" push --digestfile "$scratch/digest" "$image" >&2 ;;
     *) "$BUILDER" images --digests --format '{{.Digest}}' "$image" | head -n 1 > "$scratch/digest" ;;
     esac
-    echo "  $name: $(cat "$scratch/digest")"
+    digest=$(grep '^sha256:' "$scratch/digest") || {
+        echo "images/build.sh: $BUILDER gives no digest of $image, which it has built${PUSH:+ and was to push}. Its reason is above, or ask it: $BUILDER images --digests" >&2
+        exit 1
+    }
+    echo "  $name: $digest"
 done

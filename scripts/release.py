@@ -293,29 +293,30 @@ def signers_of(source: Path, key: Path | None) -> str:
 def build(root: Path, out: Path, release: Release, names: Sequence[str], key: Path | None) -> None:
     """Fill an empty folder with all files of a release, of a checkout of its own."""
     source, version = out.parent / "source", release.build_version
-    run("git", "worktree", "add", "--quiet", "--detach", source, release.commit, cwd=root)
-    try:
-        stamp(source, release)
-        python = (sys.executable, "-m", "hatchling", "build", "-d", out)
-        run(*python, cwd=source, SOURCE_DATE_EPOCH=release.epoch)
-        digests = build_images(source, names, release, out)
-        pin_images(source, release, digests)
-        pack(source / CHART, "anadil", out / f"anadil-{version}.tgz", release.epoch)
-        pack(source / "manifests", "manifests", out / "manifests.tar.gz", release.epoch)
-        if signers := signers_of(source, key):
-            (out / SIGNERS).write_text(signers, encoding="utf-8")
-        page = notes(release, digests, signers)
-        (out / "RELEASE_NOTES.md").write_text(page, encoding="utf-8")
-        shutil.copyfile(source / "constraints.txt", out / "constraints.txt")
-        statement = json.dumps(provenance(source, out, release, digests), indent=1)
-        (out / PROVENANCE).write_text(statement + "\n", encoding="utf-8")
-        lines = [f"{digest}  {name}\n" for name, digest in sums_of(out.rglob("*"), out).items()]
-        (out / SUMS).write_text("".join(lines), encoding="utf-8")
-        if key:  # and verify it, as people do
-            run("ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", IDENTITY, SUMS, cwd=out)
-            run("sh", "-c", VERIFY, cwd=out)
-    finally:
-        run("git", "worktree", "remove", "--force", source, cwd=root)
+    # A clone, because a worktree stays registered in the checkout where a build is killed. Images name the remote of HEAD.
+    origin = run("git", "config", "--default", "", "remote.origin.url", cwd=root)
+    run("git", "clone", "--quiet", "--shared", "--no-checkout", "--origin", "checkout",
+        "--config", f"remote.origin.url={origin}", root, source, cwd=root)  # fmt: skip
+    run("git", "checkout", "--quiet", "--detach", release.commit, cwd=source)
+    stamp(source, release)
+    python = (sys.executable, "-m", "hatchling", "build", "-d", out)
+    run(*python, cwd=source, SOURCE_DATE_EPOCH=release.epoch)
+    digests = build_images(source, names, release, out)
+    pin_images(source, release, digests)
+    pack(source / CHART, "anadil", out / f"anadil-{version}.tgz", release.epoch)
+    pack(source / "manifests", "manifests", out / "manifests.tar.gz", release.epoch)
+    if signers := signers_of(source, key):
+        (out / SIGNERS).write_text(signers, encoding="utf-8")
+    page = notes(release, digests, signers)
+    (out / "RELEASE_NOTES.md").write_text(page, encoding="utf-8")
+    shutil.copyfile(source / "constraints.txt", out / "constraints.txt")
+    statement = json.dumps(provenance(source, out, release, digests), indent=1)
+    (out / PROVENANCE).write_text(statement + "\n", encoding="utf-8")
+    lines = [f"{digest}  {name}\n" for name, digest in sums_of(out.rglob("*"), out).items()]
+    (out / SUMS).write_text("".join(lines), encoding="utf-8")
+    if key:  # and verify it, as people do
+        run("ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", IDENTITY, SUMS, cwd=out)
+        run("sh", "-c", VERIFY, cwd=out)
 
 
 def main() -> int:

@@ -124,5 +124,7 @@ def test_a_machine_without_a_gpu_is_told_what_to_do(
 
     assert measure.main(["--out", str(tmp_path / "out")]) == 2
 
-    assert "--device cpu" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--device cpu" in said
+    assert f"no CUDA device for {', '.join(measure.STEPS)};" in said
     assert not (tmp_path / "out").exists()

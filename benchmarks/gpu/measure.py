@@ -68,7 +68,7 @@ STEPS: Mapping[str, Step] = {
         on_cpu=("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "tests/model/test_loss.py"),
     ),
     "train": Step(
-        shows="trainers beside anadil, 1B",
+        shows="trainers beside anadil, 1B, without torchtitan, whose 0.3.0 ends after one step with torch 2.13.0",
         minutes=5,
         on_gpu=(*trainers("anadil", "transformers", "transformers-liger", "trl"), *CUDA),
         on_cpu=(*trainers("anadil", "transformers"), *TRAIN_ON_CPU),
@@ -304,7 +304,7 @@ def main(arguments: Sequence[str] | None = None, clock: Callable[[], float] = ti
 
     if options.device == "cuda" and not torch.cuda.is_available():
         print(
-            f"torch {torch.__version__} sees no CUDA device; run this on a machine that has one (nvidia-smi lists it), or "
+            f"torch {torch.__version__} sees no CUDA device for {', '.join(options.only)}; run this on a machine that has one (nvidia-smi lists it), or "
             "with --device cpu, which runs every step at sizes of a minute",
             file=sys.stderr,
         )

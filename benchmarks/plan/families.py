@@ -1,8 +1,9 @@
 """Memory of each family's step, planned beside that of the engine on fake tensors, as a Markdown table.
 
 OMP_NUM_THREADS=1 python -m benchmarks.plan.families [--shared] [TYPE...]
+OMP_NUM_THREADS=1 python -m benchmarks.plan.families [--shared] google/gemma-4-31B ...
 
-`--shared` takes steps of several micro-batches and layouts that share sequences, layers or products.
+A checkpoint has its published sizes. `--shared` takes steps of several micro-batches and layouts that share sequences, layers or products.
 """
 
 import logging
@@ -11,11 +12,12 @@ import warnings
 from typing import Any
 
 from tests.kit.fake_run import exact_peak
-from tests.plan.test_families import LAYOUTS, MORE, PLANNED, SIZES, of_kind
+from tests.plan.test_families import LAYOUTS, MORE, PLANNED, SIZES, of_kind, text_of
 
 from anadil.core.format import GIB
 from anadil.estimate.layout import Layout, Work
 from anadil.estimate.memory import peak_memory
+from anadil.estimate.model_shape import shape_from
 from anadil.model.family_table import LAYOUTS as LAYOUT_NAMES
 from anadil.model.family_table import supports
 
@@ -46,12 +48,15 @@ def main() -> None:
     differences = []
     cases = SHARED if "--shared" in sys.argv else {name: LAYOUTS[name] for name in CASES}
     for kind in [each for each in sys.argv[1:] if each != "--shared"] or PLANNED:
-        shape = of_kind(kind)
+        published = text_of(kind) if "/" in kind else {}
+        shape = shape_from(published, kind) if published else of_kind(kind)
+        more = {key: value for key, value in published.items() if key != "model_type"}
+        more = more or SIZES | MORE.get(kind, {})
         for name, (layout, changed) in cases.items():
-            if not all(supports(kind, each) for each in LAYOUT_NAMES if layout.degrees[each] > 1):
+            if not all(supports(shape.model_type, each) for each in LAYOUT_NAMES if layout.degrees[each] > 1):
                 continue
             work = Work(sequence_length=2_048, **changed)
-            exact = exact_peak(shape, layout, work, more=SIZES | MORE.get(kind, {}))
+            exact = exact_peak(shape, layout, work, more=more)
             planned = peak_memory(shape, layout, work).allocated
             differences.append(100 * (planned / exact - 1))
             sizes = f"{exact / GIB:.3f} | {planned / GIB:.3f} | {differences[-1]:+.2f}"

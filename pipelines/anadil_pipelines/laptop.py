@@ -121,9 +121,14 @@ class Containers(docker_task_handler.DockerTaskHandler):
     def run(self) -> Any:
         """Run the container to its end, stream its log, and record its exit code and outputs."""
         import docker
-        from docker.errors import ImageNotFound
+        from docker.errors import DockerException, ImageNotFound
 
-        client = docker.from_env()
+        try:
+            client = docker.from_env()
+        except DockerException as error:
+            raise PreflightError(
+                f"--runner docker: no docker service answers ({error}); start it, or take --runner process"
+            ) from None
         try:
             code = run_container(
                 client, self.image, _with_run(self.steps.run, self.full_command), self.mounts, self.env_vars,

@@ -123,6 +123,18 @@ def test_a_tagged_commit_has_its_version_and_a_committed_signer(checkout: Path, 
     assert (checkout / "dist/allowed_signers").read_text(encoding="utf-8") == f"anadil {key}"
 
 
+def test_a_killed_build_leaves_nothing_in_the_checkout(checkout: Path) -> None:
+    killed = (
+        "import os, sys; sys.path.insert(0, 'scripts'); import release; "
+        "sys.argv[1:] = ['--images', 'none']; release.stamp = lambda *_: os._exit(9); release.main()"
+    )
+
+    run(checkout, sys.executable, "-c", killed, code=9)
+
+    assert len(run(checkout, "git", "worktree", "list").splitlines()) == 1
+    assert run(checkout, "git", "status", "--porcelain") == ""
+
+
 def write(place: Path, name: str, text: str) -> None:
     (place / name).parent.mkdir(exist_ok=True)
     (place / name).write_text(text, encoding="utf-8")

@@ -114,7 +114,9 @@ def test_a_build_leaves_the_rooms_of_the_image_and_finds_what_it_starts(name: st
 def test_every_image_is_built_from_its_file_with_its_arguments(tmp_path: Path) -> None:
     """images/build.sh reads the names, and which of them hold torch, from the table of stages."""
     builder = tmp_path / "docker"
-    builder.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\n[ "$1" != images ] || echo sha256:ab\n')
+    builder.write_text(
+        f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\ncase $1 in images | inspect) echo sha256:ab ;; esac\n'
+    )
     builder.chmod(0o755)
     path = f"{tmp_path}:/usr/bin:/bin"
 
@@ -142,6 +144,30 @@ def test_every_image_is_built_from_its_file_with_its_arguments(tmp_path: Path) -
     )
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "give BASE=NAME@sha256:" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("builder", "push", "fails"), [("podman", "", "images"), ("buildah", "", "from"), ("docker", "1", "push")]
+)
+def test_an_image_whose_store_or_push_fails_ends_the_build(
+    builder: str, push: str, fails: str, tmp_path: Path
+) -> None:
+    """What such a builder prints is no digest, and a digest of the image before is another one's."""
+    program = tmp_path / builder
+    count = f'[ "$1" != {fails} ] || [ ! -e {tmp_path}/built ] || exit 125'
+    program.write_text(
+        f"#!/bin/sh\n{count}\ncase $1 in images | inspect | from) echo sha256:ab ;; run) > {tmp_path}/built ;; esac\n"
+    )
+    program.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "BUILDER": builder, "PUSH": push, "BASE": "b@sha256:ab",
+                   "SBOM": str(tmp_path / "sbom")}  # fmt: skip
+
+    done = subprocess.run(
+        ["sh", "images/build.sh", "clean", "tools"], cwd=ROOT, env=environment, check=False, capture_output=True, text=True
+    )  # fmt: skip
+
+    assert done.returncode
+    assert "tools: sha256" not in done.stdout
 
 
 @files

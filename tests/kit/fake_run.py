@@ -35,8 +35,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from anadil.core.stages import BUILT_IN
+from anadil.estimate.activations import liger_chunk_tokens
 from anadil.estimate.layout import Layout, Work
-from anadil.estimate.memory import liger_chunk_tokens
 from anadil.estimate.model_shape import Shape
 from anadil.model import loss as losses
 from anadil.model.family_table import check_family
@@ -52,6 +52,7 @@ from anadil.recipe.pretrain import Parallelism, Phase, Pretrain
 from anadil.tokens.packing import Packed, TokenStream, pack
 
 LIGER_PATCHES = ("apply_rotary_pos_emb", "LlamaRMSNorm", "LlamaMLP")
+MEANS = ("head_dim", "intermediate_size", "num_key_value_heads")
 FAKE_DEVICE = torch.device("cpu")
 
 
@@ -173,6 +174,8 @@ def config_of(
         "pad_token_id": None,
         "attn_implementation": "sdpa",
     }
+    if shape.widest:  # these are means, and `more` has what they are of
+        settings = {key: value for key, value in settings.items() if key not in MEANS}
     biases = {
         shape.architecture.mlp_bias_key: shape.mlp_bias,
         shape.architecture.bias_key: shape.attention_bias,

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docker.errors import DockerException
 from kfp.local import config, docker_task_handler, subprocess_task_handler
 
 from anadil.artifacts.prefetch import fetch
 from anadil.cli import main
+from anadil.core.errors import PreflightError
 from anadil.recipe.load import load_recipe
 from anadil.runtime.tracking_spool import SPOOL_VARIABLE
 from anadil_pipelines import laptop
@@ -163,6 +165,20 @@ def test_the_step_that_tells_people_gets_their_addresses_and_no_other_does(
     assert "ANADIL_SNS_TOPIC" not in given
     assert docker.options["network_mode"] == ("bridge" if is_told else "none")
     assert "secret" not in str(docker.arguments)
+
+
+def test_a_machine_without_a_docker_service_is_refused_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def absent() -> None:
+        raise DockerException("no /var/run/docker.sock")
+
+    monkeypatch.setattr("docker.from_env", absent)
+
+    with pytest.raises(
+        PreflightError, match=r"no docker service answers .*; start it, or take --runner process"
+    ):
+        Containers("anadil/tools:1", ["python"], "/work", config.DockerRunner()).run()
 
 
 def test_a_container_is_removed_when_its_log_breaks_off() -> None:

@@ -12,8 +12,6 @@ from tests.kit.one_text import ONE_TEXT
 
 from .golden import WHOLE, compiled
 
-WATCHERS = ("trial", "trial-2", "pretrain", "finetune", "finish")
-
 
 @pytest.fixture(scope="module")
 def documents() -> tuple[dict[str, Any], dict[str, Any]]:

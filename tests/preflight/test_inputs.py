@@ -355,10 +355,12 @@ def test_packages_of_a_stage_that_are_not_here_are_said(
         raise ModuleNotFoundError(name="fastwarc")
 
     monkeypatch.setitem(inputs.INSPECTORS, "clean.inputs", absent)
+    monkeypatch.setattr("anadil.core.install.is_installed", lambda _: False)
 
     found = look(recipe, "clean", put(tmp_path, "a.txt", b"Salam"))
 
     assert (found.status, found.detail) == ("skipped", "not checked, because fastwarc is not installed here")
+    assert found.remedy.endswith("[clean]'")
 
 
 def test_what_asks_for_attention_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -162,7 +162,6 @@ def test_a_list_is_a_table_or_json(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--root", "gs://b"], 4, "storage gs:// is not supported"),
         (["--work", "{file}"], 2, "--work: {file} is a file, not a directory"),
         (["--root", "{file}/x"], 2, "--root: {file} is a file, not a directory"),
-        (["--limit", "-1"], 2, "--limit -1: give a number of runs"),
         (["--root", "s3://"], 4, "s3://: names no bucket, write s3://bucket/key"),
     ],
 )

@@ -248,7 +248,7 @@ def test_where_the_chain_ends_is_told_with_the_digest_that_is_missing(
     made: Path, copied: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "anadil.release.trace.chain._roots",
+        "anadil.release.trace.chain.roots_of",
         lambda place, _manifest, more: [str(Path(place).parents[1]), *more],
     )
     away = copied.parent / "away/corpus"

@@ -9,7 +9,6 @@ import pytest
 
 from anadil.cli import main
 from anadil.core.errors import DataError
-from anadil.evaluate.run import read_items
 from anadil.recipe.sections import Recipe
 from anadil.tasks import harness
 from anadil.tasks.check import TaskFiles, _harness, inspect_tasks
@@ -100,10 +99,6 @@ def test_a_language_without_tasks_is_refused_by_the_list(capsys: pytest.CaptureF
     assert "no benchmark has tasks in 'kbd'" in capsys.readouterr().err
     assert main.main(["tasks", "list", "xx"]) == 3
     assert "'xx': no language has this id" in capsys.readouterr().err
-
-
-def test_tasks_of_an_older_version_have_no_facts(tmp_path: Path) -> None:
-    assert read_items(tmp_path) == []
 
 
 def test_fetch_writes_the_questions_that_clean_looks_for(

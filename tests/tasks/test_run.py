@@ -12,6 +12,7 @@ from datasets import Dataset
 from tokenizers.processors import TemplateProcessing
 
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
+from anadil.evaluate.run import read_items
 from anadil.model.load import load_model, load_tokenizer
 from anadil.runtime.job import Job
 from anadil.tasks.harness import Harnessed, _data_faults
@@ -59,11 +60,9 @@ def test_questions_of_a_file_are_asked_of_all_candidates_and_all_is_stored(
         assert figures["metric"] == "acc_bytes"
         assert figures["value"] * 3 == pytest.approx(round(figures["value"] * 3))
         assert figures["chance"] == pytest.approx(chance)
-    items = [json.loads(line) for line in (job.out / "items.jsonl").read_text().splitlines()]
-    assert items[0] == {
-        "task": "questions", "text": "Bakı hansı dənizin sahilindədir?\nXəzər\nQara\nAralıq"
-    }  # fmt: skip
-    assert len(items) == 3
+    items = read_items(job.out)
+    assert [each.source for each in items] == ["questions"] * 3
+    assert items[0].text == "Bakı hansı dənizin sahilindədir?\nXəzər\nQara\nAralıq"
     samples = samples_of(job, "adapted")
     assert [sample["doc"]["answer"] for sample in samples] == [0, 0, 1]
     ((score, _),) = samples[0]["resps"][0]

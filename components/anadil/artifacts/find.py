@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from anadil.artifacts import artifact, storage
@@ -17,6 +17,14 @@ READERS = 8
 def root_of(uri: str) -> str:
     """The directory that would be `storage.root` if the artifact lies where a run has put it."""
     return absolute(uri).rsplit("/", 2)[0] or "/"
+
+
+def roots_of(uri: str, manifest: Manifest, more: Iterable[str] = ()) -> list[str]:
+    """Storage roots of an artifact's inputs: the one that it is in, its recipe's `storage.root`, and `more`."""
+    section = manifest.recipe.get("storage")
+    stated = section.get("root") if isinstance(section, dict) else None
+    roots = [root_of(uri), *([stated] if isinstance(stated, str) else []), *map(absolute, more)]
+    return list(dict.fromkeys(roots))
 
 
 def artifacts_below(roots: Sequence[str], word: str) -> Iterator[tuple[str, Manifest]]:

@@ -1,4 +1,4 @@
-"""Bytes that one layer keeps for its backward pass, as its kernels write them.
+"""Bytes that one layer keeps for its backward pass, as its kernels write them, and bytes of the loss.
 
 B sequences, S tokens each, h hidden width, q width of all query heads, k width of all key heads,
 f width of the MLP, H heads. Every figure is per token of one device unless it says otherwise.
@@ -6,6 +6,7 @@ Derived tensor by tensor from transformers 5.23 (`modeling_*.py`) and Liger 0.8.
 runs of the real models on fake tensors (tests/plan/test_families.py, benchmarks/plan).
 """
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,6 +18,9 @@ FP32 = 4
 BF16 = 2
 INTEGER = 8
 """Token ids, positions and labels are 64-bit."""
+LOSS_CHUNK_TOKENS = 512
+"""Most tokens whose logits torch's fused loss holds at a time (`anadil.model.loss`); on a CPU a large vocabulary
+has fewer, which is 0.1 GB less at 100,000."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +81,7 @@ def normalized_states(shape: Shape, work: Work, layout: Layout) -> float:
     return size * shape.hidden / layout.tensor
 
 
-def _normalized(width: int, size: int, shape: Shape, work: Work) -> float:
+def _normalized(width: float, size: int, shape: Shape, work: Work) -> float:
     """Torch's norm: the FP32 copy, and the normalized states where the norm's own weight learns."""
     kind = shape.architecture
     if kind.norm in ("layer", "bare"):  # torch's own makes the normalized states again
@@ -114,6 +118,8 @@ def attention_bytes(shape: Shape, work: Work, layout: Layout) -> float:
         if shape.architecture.fused_inputs and shape.architecture.norm == "layer":
             norms = 0.0  # they read a part of what one matrix made
         saved += (norms + FP32 * (2 if kind == "width" else shape.heads + shape.kv_heads)) / layout.tensor
+    if shape.architecture.values_normed:
+        saved += FP32 * (shape.kv_width + shape.kv_heads)
     saved += rotation_bytes(shape, work, layout)
     if shape.architecture.inner_norms:  # what the last matrix reads is then the norm's
         norm = inner_norm_bytes(shape, work, layout) + size * (work.trains == "all")
@@ -200,7 +206,23 @@ def layer_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     # A norm of what attention or the MLP gives; nothing keeps its output.
     after = (_normalized(shape.hidden, size, shape, work) + FP32) / layout.tensor
     exits = 2 * after if kind.norms_after else 0.0
+    exits += gated_input_bytes(shape, work, layout)
     return entries + attention_bytes(shape, work, layout) + mlp + exits
+
+
+def gated_input_bytes(shape: Shape, work: Work, layout: Layout) -> float:
+    """End of a layer that gates its columns of a second table: the gate, what it lets through, and a norm."""
+    if not shape.layer_inputs:
+        return 0.0
+    size, learns = bytes_of(work, layout).compute, work.trains == "all"
+    products = size * ((2 + learns) * shape.layer_inputs + learns * shape.hidden)
+    return products + _normalized(shape.hidden, size, shape, work) + FP32
+
+
+def layer_input_bytes(shape: Shape, work: Work, layout: Layout) -> float:
+    """Columns of all layers in a second table, and the norm of what is added. Both stay until the first layer is done."""
+    size = bytes_of(work, layout).stream
+    return size * shape.columns + _normalized(shape.columns, size, shape, work)
 
 
 def mlp_bytes(shape: Shape, work: Work, layout: Layout) -> float:
@@ -284,5 +306,44 @@ def saved_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     attended = 0.0 if shape.caps_scores else attended_bytes(shape, work, size.compute)
     split = shape.query_width + 2 * shape.kv_width + (shape.mlp_matrices - 1) * shape.linear_width
     whole = (2 if shape.linear_width else 1) * shape.hidden + shape.experts + (shape.shared > 0)
+    whole += shape.layer_inputs + shape.hidden * (shape.layer_inputs > 0)
     outputs = size.compute * (split / layout.tensor + whole)
     return received + outputs + attended / layout.tensor
+
+
+def loss_bytes(shape: Shape, layout: Layout, work: Work, tokens: float, *, forward: bool) -> float:
+    """Bytes of the loss of `tokens` on this device, while it is made or (`forward` is false) in its gradient."""
+    table, states, h = shape.embedding / layout.tensor, tokens * shape.hidden, shape.hidden
+    size, chunk = bytes_of(work, layout), min(LOSS_CHUNK_TOKENS, tokens)
+    if work.loss == "logits":
+        # FP32 tables of all logits: with their log-probabilities, then with two gradients. Split by the
+        # vocabulary the gradient takes one table more.
+        tables = 2 if forward else 3 if layout.tensor == 1 else 4
+        return tokens * tables * FP32 * shape.vocabulary / layout.tensor
+    if layout.tensor > 1:
+        # `summed_loss_of_rows` as a CPU has it, all in FP32; a GPU needs less. It holds the gathered states and
+        # their gradient, the table's copy, its gradient and what is added to that, and the logits of a chunk.
+        tables = 2 + (size.compute != FP32)
+        return FP32 * (2 * tokens * h + tables * table + chunk * table / h)
+    if work.kernels == "torch" and forward:
+        # The engine's own loss, all in FP32: copies of states and table, both gradients, a chunk's logits.
+        copies = FP32 * (states + table) if size.stream != FP32 or size.weight != FP32 else 0.0
+        return copies + FP32 * (states + table) + chunk * FP32 * (table / h + h)
+    if work.kernels == "torch":
+        # torch's operator gives its gradients out as results, for which autograd makes zeros.
+        return 2 * FP32 * (states + table)
+    # Liger's: gradient of the states; that of the table in FP32, then a chunk's logits or its copy.
+    logits = liger_chunk_tokens(math.ceil(tokens), h, shape.vocabulary) * size.compute * table / h
+    gradient = states * (size.compute + (size.stream if size.autocast else 0))
+    return (
+        gradient + FP32 * table + max(size.compute * table, logits) + (BF16 * table if size.autocast else 0)
+    )
+
+
+def liger_chunk_tokens(tokens: int, hidden: int, vocabulary: int) -> int:
+    """Tokens whose logits Liger's fused loss holds at a time: they take about as much as the hidden states.
+
+    Source: liger-kernel 0.8.5, ops/fused_linear_cross_entropy.py.
+    """
+    chunks = -(-vocabulary // hidden)
+    return min(tokens, 1 << (-(-tokens // chunks) - 1).bit_length())

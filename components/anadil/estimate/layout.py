@@ -116,8 +116,8 @@ def shared_by_tensor(shape: Shape) -> dict[str, int]:
     """Counts that tensor parallelism cuts into equal parts; its degree divides all of them."""
     return {
         "attention heads": shape.heads,
-        "key-value heads": shape.kv_heads,
-        "columns of the MLP": shape.intermediate,
+        "key-value heads": int(shape.kv_heads),
+        "columns of the MLP": int(shape.intermediate),
         "tokens of the vocabulary": shape.vocabulary,
     }
 

@@ -7,7 +7,7 @@ down, and the largest counts.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from anadil.core.format import GIB
@@ -27,9 +27,6 @@ TIGHT = 0.98
 FitVerdict = Literal["fits", "tight", "no"]
 FIT_VERDICTS: tuple[FitVerdict, ...] = get_args(FitVerdict)
 """From the best to the worst."""
-LOSS_CHUNK_TOKENS = 512
-"""Most tokens whose logits torch's fused loss holds at a time (`anadil.model.loss`); on a CPU a large vocabulary
-has fewer, which is 0.1 GB less at 100,000."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,18 +49,16 @@ class Memory:
 
 def peak_memory(shape: Shape, layout: Layout, work: Work) -> Memory:
     """The worst moment on the worst device."""
-    layer = _Layer(
-        apart=activations.received_apart(shape, work, layout),
-        parameters=(shape.layer - shape.norm_weights) / layout.tensor + shape.norm_weights,
-        table=shape.embedding / layout.tensor,
-        whole=activations.layer_bytes(shape, work, layout),
-        saved=activations.saved_bytes(shape, work, layout),
-        attention=activations.entry_bytes(shape, work, layout, activations.attention_readers(shape))
-        + activations.attention_bytes(shape, work, layout),
-    )
+    layer = _layer(shape, layout, work)
+    layers = {shape: layer}
+    if shape.widest:  # with the mean of what is summed over layers
+        wide = _layer(shape.widest, layout, work)
+        sums = {"parameters": layer.parameters, "matrices": layer.matrices, "saved": layer.saved}
+        layers[shape.widest] = replace(wide, whole=wide.whole - wide.saved + layer.saved, **sums)
     # The stages between the second and the last need less than the second.
     stages = [
-        _Stage(shape, layout, work, number, layer)
+        _Stage(each, layout, work, number, layer)
+        for each, layer in layers.items()
         for number in sorted({0, min(1, layout.pipeline - 1), layout.pipeline - 1})
     ]
     moments = [
@@ -78,11 +73,26 @@ def peak_memory(shape: Shape, layout: Layout, work: Work) -> Memory:
     )
 
 
+def _layer(shape: Shape, layout: Layout, work: Work) -> "_Layer":
+    return _Layer(
+        apart=activations.received_apart(shape, work, layout),
+        parameters=(shape.layer - shape.norm_weights) / layout.tensor + shape.norm_weights,
+        matrices=shape.linear_matrices,
+        table=shape.embedding / layout.tensor,
+        whole=activations.layer_bytes(shape, work, layout),
+        saved=activations.saved_bytes(shape, work, layout),
+        attention=activations.entry_bytes(shape, work, layout, activations.attention_readers(shape))
+        + activations.attention_bytes(shape, work, layout),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
     """One layer: counts of numbers on a device before sharding, and bytes per token."""
 
     parameters: float
+    matrices: float
+    """Numbers in matrices that are modules of their own."""
     table: float
     """Numbers of a table of embeddings."""
     whole: float
@@ -114,14 +124,15 @@ class _Stage:
         ends = int(self.first) + int(self.last)
         self.tables = each.table * (1 if shape.tied and ends else ends)
         norm = shape.architecture.norm_size * shape.hidden if self.last else 0
-        self.outside = self.tables + norm  # parameters outside the layers
+        self.outside = self.tables + shape.layer_table + norm  # parameters outside the layers
         # FSDP gathers two tables apart: the second with the norm, until its gradient is summed.
         apart = layout.shard > 1 == layout.pipeline and not shape.tied
         self.head = each.table + norm if apart else 0.0
         # Else it gathers all of them as one group.
         self.root = 0.0 if apart else self.outside
+        self.learning_tables = self.tables + shape.layer_table * self.learns
         # Tables whose gradients are summed last.
-        self.summed_last = each.table if apart else self.tables
+        self.summed_last = each.table if apart else self.learning_tables
         self.learning_layers = self.layers * each.parameters if self.learns else 0.0
         # torch's stages let FSDP add gradients up whole, over all micro-batches.
         self.adds_up_whole = layout.pipeline > 1 and layout.shard > 1
@@ -137,7 +148,10 @@ class _Stage:
 
     def state(self) -> dict[str, float]:
         """Between two steps: weights and moments."""
-        learning, moments = self.learning_layers + self.tables, len(self.work.optimizer_facts.moments)
+        learning, moments = (
+            self.learning_layers + self.learning_tables,
+            len(self.work.optimizer_facts.moments),
+        )
         # torch's stages receive states of every micro-batch from before, gradients from behind.
         states = self.tokens * self.size.stream * self.shape.hidden / self.layout.tensor
         neighbours = int(not self.first) + int(not self.last)
@@ -170,7 +184,7 @@ class _Stage:
         elif self.layout.recompute == "none":
             layers += (self.in_flight - 1) * self.layers
         small = self.shape.hidden * (self.shape.experts + (self.shape.shared > 0))
-        matrices = self.shape.linear_matrices + small
+        matrices = self.each.matrices + small
         return BF16 * (layers * matrices + (self.each.table if head else 0))
 
     def saved(self, layers: float) -> float:
@@ -178,6 +192,9 @@ class _Stage:
         per_layer = self.each.saved
         # Cosines and sines, the integers, and what the next stage has been sent.
         beside = activations.shared_rotation(self.shape, self.work, self.layout) + 3 * INTEGER
+        beside += activations.layer_input_bytes(self.shape, self.work, self.layout)
+        if self.layout.recompute != "none":  # else their layers keep them
+            beside += self.size.compute * self.shape.shared_keys
         states = self.size.stream * self.shape.hidden / self.layout.tensor
         if not self.last:
             beside += states
@@ -189,11 +206,9 @@ class _Stage:
     def gradients(self, layers: float) -> float:
         """Gradients of layers that are done; all of them where steps are accumulated."""
         if self.layout.micro_batches > 1:
-            learning = self.learning_layers + self.tables
+            learning = self.learning_layers + self.learning_tables
             whole = self.size.reduce * learning / (1 if self.adds_up_whole else self.layout.shard)
-            return whole + (
-                self.copy_gradient * layers * self.shape.linear_matrices if self.copy_gradient else 0.0
-            )
+            return whole + (self.copy_gradient * layers * self.each.matrices if self.copy_gradient else 0.0)
         done = layers * self.each.parameters if self.learns else 0.0
         return self.size.reduce * done / self.layout.shard
 
@@ -212,6 +227,8 @@ class _Stage:
 
     def moments(self) -> Iterator[tuple[str, dict[str, float]]]:
         """Name and parts of every moment that can be the worst."""
+        if self.shape.layer_inputs:
+            yield "norm of layer inputs", self.at_layer_inputs()
         if self.last:
             yield "loss", self.at_loss(forward=True)
             if self.work.loss == "logits" or self.work.kernels == "torch":
@@ -242,6 +259,19 @@ class _Stage:
         if self.layout.shard > 1:
             yield "sum of the embeddings' gradients", self.at_sum()
 
+    def at_layer_inputs(self) -> dict[str, float]:
+        """Inside the norm of what is added to all layers' columns, before the first layer."""
+        stream = self.size.stream
+        states = (2 * stream + 3 * FP32) * self.shape.columns + stream * self.shape.hidden
+        return {
+            **self.state(),
+            "gradients": self.gradients(0),
+            # FSDP keeps the buffer in which it gathered a group until it gathers the next one.
+            "gathered weights": 2 * self.gathered(0),
+            "activations": self.tokens * states,
+            "communication": self.left_over(),
+        }
+
     def at_loss(self, *, forward: bool) -> dict[str, float]:
         """The loss, in which the fused ones make their gradients too."""
         outside = activations.norm_bytes(self.shape, self.work, self.layout, 1, last=True)
@@ -263,7 +293,7 @@ class _Stage:
             "gathered weights": self.gathered(layers) + self.size.compute * self.head * (1 + forward),
             "autocast copies": self.copies(self.layers if cached else 0, head=self.work.loss == "logits"),
             "activations": self.saved(self.layers) + self.tokens * outside,
-            "loss": loss_bytes(self.shape, self.layout, self.work, self.tokens, forward=forward),
+            "loss": activations.loss_bytes(self.shape, self.layout, self.work, self.tokens, forward=forward),
             "communication": self.left_over(),
         }
 
@@ -304,6 +334,9 @@ class _Stage:
         waits = self.learns or self.has_liger_layers or self.shape.experts or self.shape.architecture.parallel
         if copies and not waits:
             copies -= down  # its layer is through with that one
+        gone = activations.gated_input_bytes(self.shape, self.work, self.layout)
+        # The gradient for all layers' columns, and this layer's among zeros.
+        columns = 2 * self.size.stream * self.shape.columns
         return {
             **self.state(),
             "gradients": self.gradients_above(layers) + (stack or down * self.learns),
@@ -314,7 +347,8 @@ class _Stage:
             ),
             "autocast copies": copies,
             "activations": self.saved(layers),
-            "recomputation": self.tokens * (self.again() + self.flow()),
+            "recomputation": self.tokens * (self.again() + self.flow() - gone),
+            "gradients of layer inputs": self.tokens * columns,
             "communication": communication,
         }
 
@@ -327,7 +361,11 @@ class _Stage:
     def in_last_norm(self, layers: int) -> dict[str, float]:
         """Parts that differ inside the norm after the MLP, with which the layer's backward pass begins."""
         normalized = activations.normalized_states(self.shape, self.work, self.layout)
-        flow = self.size.stream * self.shape.hidden / self.layout.tensor + self.in_norm() - normalized
+        # A layer that gates its columns ends with a product by a number: its gradient and that of what it is of.
+        streams = 3 if self.shape.layer_inputs and self.size.autocast else 1
+        flow = (
+            streams * self.size.stream * self.shape.hidden / self.layout.tensor + self.in_norm() - normalized
+        )
         return {
             "gradients": self.gradients_above(layers),
             "autocast copies": self.layer_copies(layers),
@@ -462,7 +500,7 @@ class _Stage:
         """Gradients of activations inside a layer's MLP at their worst, per token."""
         hidden, inner = self.shape.hidden, self.size.compute * self.shape.intermediate / self.layout.tensor
         if self.shape.experts:
-            width = self.shape.chosen * self.shape.expert_width
+            width: float = self.shape.chosen * self.shape.expert_width
             # As below; and rows that the experts gave are through.
             made = (2 if self.learns else 3) * width - self.shape.chosen * hidden
             return self.size.stream * hidden + self.expert_size * made
@@ -495,6 +533,7 @@ class _Stage:
     def at_end(self) -> dict[str, float]:
         """All gradients are there; a tied table's twice, and their sum, or what the other end of the pipeline made."""
         tables = self.each.table * (self.first + (self.shape.tied and (self.first or self.last)))
+        tables += self.shape.layer_table * self.learns
         if self.layout.tensor > 1 and self.first:
             # A lookup in a table that is split by rows gives the gradient of the whole table first. Then a
             # process copies its rows; before, it has gathered the gradients of all tokens.
@@ -559,41 +598,3 @@ def layout_fit(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tu
     memory = peak_memory(shape, layout, work)
     total = memory.allocated + sum(reserved(memory, machine).values())
     return total, fit_verdict(total, machine)
-
-
-def loss_bytes(shape: Shape, layout: Layout, work: Work, tokens: float, *, forward: bool) -> float:
-    """Bytes of the loss of `tokens` on this device, while it is made or (`forward` is false) in its gradient."""
-    table, states, h = shape.embedding / layout.tensor, tokens * shape.hidden, shape.hidden
-    size, chunk = bytes_of(work, layout), min(LOSS_CHUNK_TOKENS, tokens)
-    if work.loss == "logits":
-        # FP32 tables of all logits: with their log-probabilities, then with two gradients. Split by the
-        # vocabulary the gradient takes one table more.
-        tables = 2 if forward else 3 if layout.tensor == 1 else 4
-        return tokens * tables * FP32 * shape.vocabulary / layout.tensor
-    if layout.tensor > 1:
-        # `summed_loss_of_rows` as a CPU has it, all in FP32; a GPU needs less. It holds the gathered states and
-        # their gradient, the table's copy, its gradient and what is added to that, and the logits of a chunk.
-        tables = 2 + (size.compute != FP32)
-        return FP32 * (2 * tokens * h + tables * table + chunk * table / h)
-    if work.kernels == "torch" and forward:
-        # The engine's own loss, all in FP32: copies of states and table, both gradients, a chunk's logits.
-        copies = FP32 * (states + table) if size.stream != FP32 or size.weight != FP32 else 0.0
-        return copies + FP32 * (states + table) + chunk * FP32 * (table / h + h)
-    if work.kernels == "torch":
-        # torch's operator gives its gradients out as results, for which autograd makes zeros.
-        return 2 * FP32 * (states + table)
-    # Liger's: gradient of the states; that of the table in FP32, then a chunk's logits or its copy.
-    logits = liger_chunk_tokens(math.ceil(tokens), h, shape.vocabulary) * size.compute * table / h
-    gradient = states * (size.compute + (size.stream if size.autocast else 0))
-    return (
-        gradient + FP32 * table + max(size.compute * table, logits) + (BF16 * table if size.autocast else 0)
-    )
-
-
-def liger_chunk_tokens(tokens: int, hidden: int, vocabulary: int) -> int:
-    """Tokens whose logits Liger's fused loss holds at a time: they take about as much as the hidden states.
-
-    Source: liger-kernel 0.8.5, ops/fused_linear_cross_entropy.py.
-    """
-    chunks = -(-vocabulary // hidden)
-    return min(tokens, 1 << (-(-tokens // chunks) - 1).bit_length())

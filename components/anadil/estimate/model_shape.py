@@ -1,6 +1,6 @@
 """The sizes of a decoder of a known type, and what follows from them alone: parameters and FLOPs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -10,6 +10,7 @@ from anadil.artifacts.weight_files import has_weights, holds_own_head, stored_te
 from anadil.core.errors import DataError, PreflightError
 from anadil.model.family import Architecture
 from anadil.model.family_table import EXPERT_COUNTS, check_family, families, logit_scale_and_cap
+from anadil.model.layer_sizes import LayerSizes
 from anadil.recipe.sections import Recipe
 
 Trains = Literal["new_rows", "embeddings", "all"]
@@ -35,11 +36,11 @@ class Shape:
 
     name: str
     hidden: int
-    intermediate: int
+    intermediate: float
     layers: int
     heads: int
-    kv_heads: int
-    head_dim: int
+    kv_heads: float
+    head_dim: float
     vocabulary: int
     tied: bool
     """True if input and output embeddings are one table."""
@@ -61,6 +62,18 @@ class Shape:
     """Experts that a token meets, beside a shared one."""
     shared: int = 0
     """Width of the expert that every token meets."""
+    values_made: float = 1.0
+    """Share of keys whose values have a matrix of their own."""
+    keys_normed: float = 1.0
+    """Widths of heads in layers that make keys, over widths of heads in all layers."""
+    shared_keys: int = 0
+    """Widths of keys and values that stay until the step ends, as other layers may read them."""
+    layer_inputs: int = 0
+    """Columns of each layer in a second table of embeddings; 0 without one."""
+    layer_rows: int = 0
+    """Rows of that table."""
+    widest: "Shape | None" = None
+    """The layer with the widest heads and MLP, where layers differ: all other sizes are means of layers."""
 
     @property
     def architecture(self) -> Architecture:
@@ -70,10 +83,10 @@ class Shape:
     @property
     def expert_width(self) -> int:
         """Width of one expert."""
-        return (self.intermediate - self.shared) // max(1, self.chosen)
+        return int(self.intermediate - self.shared) // max(1, self.chosen)
 
     @property
-    def linear_width(self) -> int:
+    def linear_width(self) -> float:
         """Width of the MLP's matrices that are modules of their own: experts are parts of stacks."""
         return self.shared if self.experts else self.intermediate
 
@@ -89,12 +102,12 @@ class Shape:
         return self.hidden * (self.experts + 3 * others * self.expert_width + (self.shared > 0))
 
     @property
-    def query_width(self) -> int:
+    def query_width(self) -> float:
         """Width of all query heads together."""
         return self.heads * self.head_dim
 
     @property
-    def kv_width(self) -> int:
+    def kv_width(self) -> float:
         """Width of all key heads together, and of all value heads."""
         return self.kv_heads * self.head_dim
 
@@ -109,10 +122,21 @@ class Shape:
         return self.embedding * (1 if self.tied else 2)
 
     @property
-    def layer_matrices(self) -> int:
+    def columns(self) -> int:
+        """Columns of the table in which each layer has some."""
+        return self.layers * self.layer_inputs
+
+    @property
+    def layer_table(self) -> int:
+        """Numbers of this table."""
+        return self.layer_rows * self.columns
+
+    @property
+    def layer_matrices(self) -> float:
         """Numbers of one layer that a token is multiplied with."""
-        attention = self.hidden * (2 * self.query_width + 2 * self.kv_width)
-        return attention + self.mlp_matrices * self.hidden * self.intermediate
+        attention = 2 * self.query_width + (1 + self.values_made) * self.kv_width
+        # A layer gates its columns and takes them back; the same matrix for all layers makes what is added to them.
+        return self.hidden * (attention + self.mlp_matrices * self.intermediate + 3 * self.layer_inputs)
 
     @property
     def mlp_matrices(self) -> int:
@@ -120,12 +144,12 @@ class Shape:
         return 3 if self.architecture.gated else 2
 
     @property
-    def linear_matrices(self) -> int:
+    def linear_matrices(self) -> float:
         """Numbers of one layer in matrices that are modules of their own."""
         return self.layer_matrices - 3 * self.hidden * (self.intermediate - self.linear_width)
 
     @property
-    def biases(self) -> int:
+    def biases(self) -> float:
         """Numbers of one layer that are added to products."""
         where = self.architecture.bias if self.attention_bias else "none"
         of_inputs = 0 if where == "none" else self.query_width + 2 * self.kv_width
@@ -137,17 +161,19 @@ class Shape:
         return of_inputs + of_output + of_mlp + of_experts
 
     @property
-    def norm_weights(self) -> int:
+    def norm_weights(self) -> float:
         """Numbers of one layer's norms."""
-        kind, width = self.architecture, self.architecture.norms * self.hidden
+        kind, width = self.architecture, float(self.architecture.norms * self.hidden)
         if kind.head_norms != "none":
-            width += self.query_width + self.kv_width if kind.head_norms == "width" else 2 * self.head_dim
+            of_heads = (1 + self.keys_normed) * self.head_dim
+            width += self.query_width + self.kv_width if kind.head_norms == "width" else of_heads
+        width += self.hidden * (self.layer_inputs > 0)
         if kind.inner_norms:
             width += self.query_width + self.intermediate
         return kind.norm_size * width
 
     @property
-    def layer(self) -> int:
+    def layer(self) -> float:
         """Parameters of one layer: its matrices, their biases, and its norms."""
         of_activation = 2 * (self.architecture.mlp == "xielu")
         return self.layer_matrices + self.idle + self.biases + self.norm_weights + of_activation
@@ -155,7 +181,8 @@ class Shape:
     @property
     def parameters(self) -> int:
         """Parameters of the model, tied ones once."""
-        return self.layers * self.layer + self.architecture.norm_size * self.hidden + self.embeddings
+        layers = self.layers * self.layer + self.architecture.norm_size * self.hidden
+        return round(layers) + self.embeddings + self.layer_table + self.layer_inputs
 
     def flops_per_token(self, context: int, trains: Trains = "all") -> float:
         """FLOPs of one training step per token: 6 for each multiplied number, and attention.
@@ -204,7 +231,7 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
         shared = shared if isinstance(shared, int) else 0
         mixture = {"experts": num, "chosen": chosen, "shared": shared if num else 0}
         width = chosen * of_one + shared
-    return Shape(
+    shape = Shape(
         name=name,
         hidden=hidden,
         intermediate=width,
@@ -220,8 +247,39 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
         rotary_share=_rotary_share(config, defaults),
         scales_logits=logit_scale_and_cap({**defaults, **config})[0] != 1,
         caps_scores=given("attn_logit_softcapping"),
-        **mixture,
+        experts=mixture.get("experts", 0),
+        chosen=mixture.get("chosen", 0),
+        shared=mixture.get("shared", 0),
     )
+    if architecture.layer_sizes is None:
+        return shape
+    known = {**defaults, **config}
+    if known["hidden_size_per_layer_input"]:
+        columns, rows = size("hidden_size_per_layer_input"), size("vocab_size_per_layer_input")
+        shape = replace(shape, layer_inputs=columns, layer_rows=rows)
+    return _mean(shape, architecture.layer_sizes(known))
+
+
+def _mean(shape: Shape, sizes: Sequence[LayerSizes]) -> Shape:
+    """The mean of layers, and the widest of them. What a step keeps is a sum over layers, so that the mean is exact for it."""
+
+    def of(layers: Sequence[LayerSizes]) -> Shape:
+        heads = sum(each.head_dim for each in layers)
+        keys = sum(each.kv_heads * each.head_dim for each in layers)
+        values = sum(each.kv_heads * each.head_dim for each in layers if each.has_values)
+        return replace(
+            shape,
+            head_dim=heads / len(layers),
+            kv_heads=keys / heads,
+            intermediate=sum(each.intermediate for each in layers) / len(layers),
+            values_made=values / max(1, keys),
+            keys_normed=sum(each.head_dim for each in layers if each.kv_heads) / heads,
+        )
+
+    # The last layer of each width of heads that makes them.
+    last = {each.head_dim: 2 * each.kv_heads * each.head_dim for each in sizes if each.kv_heads}
+    shape = replace(shape, shared_keys=sum(last.values()))
+    return replace(of(sizes), widest=of([max(sizes, key=lambda each: (each.head_dim, each.intermediate))]))
 
 
 def _refuse_others(config: Mapping[str, object], name: str, kind: str) -> None:

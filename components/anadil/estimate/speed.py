@@ -22,9 +22,9 @@ from anadil.artifacts.find import read_table, read_verified
 from anadil.core.errors import RecipeError
 from anadil.core.format import MIB, counted
 from anadil.core.json_text import json_lines
+from anadil.estimate.activations import liger_chunk_tokens
 from anadil.estimate.instances import CPU, LOCAL, OTHER_FORMS, Machine
 from anadil.estimate.layout import Kernels, Layout, Precision, Recompute, Work, layout_of, work_of
-from anadil.estimate.memory import liger_chunk_tokens
 from anadil.estimate.model_shape import Shape
 from anadil.recipe.sections import Recipe
 

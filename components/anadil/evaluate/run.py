@@ -196,9 +196,7 @@ def _table(job: Job, word: str, name: str) -> dict[str, Any]:
 
 def read_items(tasks: Path | None) -> list[Document]:
     """Return the questions in an artifact of tasks, with their task as source."""
-    file = tasks / "items.jsonl" if tasks else None
-    # Tasks of an older version wrote none.
-    rows: Any = json_rows(file, "tasks/items.jsonl") if file and file.is_file() else ()
+    rows: Any = json_rows(tasks / "items.jsonl", "tasks/items.jsonl") if tasks else ()
     return [
         Document(id=f"{row['task']}:{number}", text=row["text"], source=row["task"], url="", lang="")
         for number, row in rows

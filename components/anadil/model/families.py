@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from anadil.model import gguf_layers
+from anadil.model import gguf_layers, layer_sizes
 from anadil.model.family import (
     ALL_LAYOUTS,
     LLAMA_GGUF,
@@ -29,6 +29,12 @@ def _llama_3(width: int, mlp_width: int, layers: int, heads: int, **others: obje
     }  # fmt: skip
 
 
+GEMMA_DEFAULTS = {
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "tie_word_embeddings": True
+}  # fmt: skip
+GEMMA_4_DEFAULTS = {
+    **GEMMA_DEFAULTS, "vocab_size": 262_144, "vocab_size_per_layer_input": 262_144, "hidden_size_per_layer_input": 256,
+}  # fmt: skip
 GEMMA_LOGITS = LogitKeys(cap="final_logit_softcapping")
 GEMMA_FIXED = {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False}
 GEMMA_NUMBERS = {
@@ -148,13 +154,7 @@ FAMILIES = (
             head_norms="head",
             norms_in_fp32=True,
             # The published 4B leaves out what its type's defaults say.
-            defaults={
-                "num_attention_heads": 8,
-                "num_key_value_heads": 4,
-                "head_dim": 256,
-                "vocab_size": 262_208,
-                "tie_word_embeddings": True,
-            },
+            defaults={**GEMMA_DEFAULTS, "vocab_size": 262_208},
         ),
         gguf=Gguf(
             architecture="gemma3",
@@ -171,13 +171,7 @@ FAMILIES = (
         architecture=Architecture(
             norms_after=True,
             norms_in_fp32=True,
-            defaults={
-                "num_attention_heads": 8,
-                "num_key_value_heads": 4,
-                "head_dim": 256,
-                "tie_word_embeddings": True,
-                "attn_logit_softcapping": 50.0,
-            },
+            defaults={**GEMMA_DEFAULTS, "attn_logit_softcapping": 50.0},
         ),
         gguf=Gguf(
             architecture="gemma2",
@@ -194,8 +188,15 @@ FAMILIES = (
     # Its heads have two sizes, and its last layers may take keys and values of earlier ones.
     Family(
         model_type="gemma4_text",
-        unplanned="its layers are of several kinds",
         logits=GEMMA_LOGITS,
+        architecture=Architecture(
+            norms_after=True,
+            head_norms="head",
+            norms_in_fp32=True,
+            values_normed=True,
+            layer_sizes=layer_sizes.gemma_4,
+            defaults=GEMMA_4_DEFAULTS,
+        ),
         layer_tables=LayerTables(
             name="model.embed_tokens_per_layer.weight",
             rows="vocab_size_per_layer_input",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from anadil.model import gguf_layers
+from anadil.model.layer_sizes import LayerSizes
 
 LayoutName = Literal["shard", "context", "tensor", "pipeline"]
 """Keys of `pretrain.parallelism` that share a model."""
@@ -62,6 +63,10 @@ class Architecture:
     """True if gate and what it gates are clamped, and what is gated has 1 added."""
     rotation: Rotation = "shared"
     """Cosines and sines: one pair for all layers, the same in FP32, or for each layer a pair that it makes of either."""
+    values_normed: bool = False
+    """True if values have a norm of each head without weights."""
+    layer_sizes: Callable[[Mapping[str, Any]], tuple[LayerSizes, ...]] | None = None
+    """Function of config.json that returns the sizes of each layer. None: all have the same."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Values of config.json for keys that are missing."""
     only: Mapping[str, object] = field(default_factory=dict)

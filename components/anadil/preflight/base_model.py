@@ -9,6 +9,7 @@ from anadil.artifacts.base_kind import base_kind
 from anadil.artifacts.base_vocabulary import read_base, require_changeable, require_end, require_rows
 from anadil.artifacts.text_part import wrapper_of
 from anadil.artifacts.weight_files import has_weights, outside_text, stored_tensors
+from anadil.core.install import install
 from anadil.model.family_table import check_family
 from anadil.preflight.inputs import hardest_chats
 from anadil.recipe.sections import Recipe
@@ -132,7 +133,7 @@ def gguf_detail(folder: Path) -> str:
     try:  # loads transformers, which not every image has
         from anadil.release.export.gguf_refusal import gguf_refusal, gguf_words
     except ModuleNotFoundError as error:
-        return f"GGUF not checked ({error.name} is not installed here)"
+        return f"GGUF not checked ({error.name} is not installed here; {install('gguf')})"
     if fault := gguf_refusal(folder):
         return f"no GGUF ({fault})"
     return f"GGUF as {gguf_words(folder)}"

@@ -50,9 +50,9 @@ class ReplayNeed:
         ]
 
 
-def cache_bytes(layers: int, kv_width: int, size: int) -> int:
+def cache_bytes(layers: int, kv_width: float, size: int) -> int:
     """Bytes of a token's keys and values."""
-    return 2 * layers * kv_width * size
+    return round(2 * layers * kv_width * size)
 
 
 def batch_tokens(free_bytes: float, token_bytes: int) -> int:

@@ -13,7 +13,7 @@ from anadil import __version__
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY
-from anadil.artifacts.find import artifacts_below, find_artifact, read_table, root_of
+from anadil.artifacts.find import artifacts_below, find_artifact, read_table, roots_of
 from anadil.core.candidates import BY_KIND, CANDIDATES, answers
 from anadil.core.errors import DataError
 from anadil.core.format import DASH, counted, human_figure, human_percent, number, short_count
@@ -92,8 +92,7 @@ class ModelFacts:
 
 def facts_of_model(uri: str, manifest: Manifest, scores: str | None) -> ModelFacts:
     """Collect the inputs of an artifact that lie beside it."""
-    root = field(manifest.recipe, "storage.root")
-    roots = [root_of(uri), *([root] if isinstance(root, str) else [])]
+    roots = roots_of(uri, manifest)
     is_adapter = manifest.kind == "adapter"
     chain = {manifest.kind: (uri, manifest)}
     # Each candidate may have been made of any that comes before it.

@@ -85,7 +85,7 @@ def use_of(scores: Json, name: str) -> str:
     if name not in BY_NAME:
         return ""
     use = field(scores, f"gate.verdicts.{BY_NAME[name].kind}.use")
-    # Scores of an earlier release have no verdicts.
+    # Without a gate there are no verdicts.
     return use if isinstance(use, str) else BY_NAME[name].use
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest, verify
-from anadil.artifacts.find import artifacts_below, read_table, root_of
-from anadil.artifacts.uri import absolute
+from anadil.artifacts.find import artifacts_below, read_table, roots_of
 from anadil.core.errors import AnadilError, DataError, IntegrityError, RecipeError
 from anadil.core.log import masked
 from anadil.core.stages import COMPARED, FLOW, PIECES, STAGES, WRITERS, forms_of, last_form
@@ -290,9 +289,7 @@ class _Walk:
 
     @property
     def _roots(self) -> list[str]:
-        stated = table_of(self.champion.manifest.recipe.get("storage")).get("root")
-        places = [root_of(self.champion.uri), *([stated] if isinstance(stated, str) else [])]
-        return list(dict.fromkeys([*places, *map(absolute, self.roots)]))
+        return roots_of(self.champion.uri, self.champion.manifest, self.roots)
 
     def _below(self, word: str) -> dict[str, list[Made]]:
         """Artifacts of a kind by digest, the newest first."""

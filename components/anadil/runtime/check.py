@@ -14,6 +14,7 @@ from typing import Generic, Literal, TypeVar
 from anadil.artifacts.storage import BUILT_IN
 from anadil.core.errors import AnadilError, PreflightError, RetryableError, message_of
 from anadil.core.format import OWN_LINE
+from anadil.core.install import extra_with, install
 from anadil.core.stage import Stage
 from anadil.core.stages import BEHIND_TRAINING, FLOW
 from anadil.recipe.sections import Recipe
@@ -69,6 +70,12 @@ def skipped(name: str, detail: str, remedy: str = "") -> CheckResult:
     return CheckResult(name=name, status="skipped", detail=detail, remedy=remedy)
 
 
+def not_installed(name: str, module: str | None, lacks: str = "not checked") -> CheckResult:
+    """Return a need whose check takes a module that is not here, with the extra that brings it."""
+    extra = extra_with(module or "")
+    return skipped(name, f"{lacks}, because {module} is not installed here", install(extra) if extra else "")
+
+
 def failed_by(name: str, error: AnadilError, remedy: str = "") -> CheckResult:
     """Return the failure that an error stands for; without a remedy, with the one that ends its text."""
     text = message_of(error).removeprefix(f"{name}: ")
@@ -101,7 +108,7 @@ class Check(Generic[Subject]):
         try:
             yield from self.function(subject)
         except ModuleNotFoundError as error:
-            yield skipped(self.name, f"not checked, because {error.name} is not installed here")
+            yield not_installed(self.name, error.name)
 
     def results(self, subject: Subject) -> list[CheckResult]:
         """Return every result; an error is a failed one."""
@@ -222,7 +229,7 @@ def inspect_where_visible(
     try:
         return inspect()
     except ModuleNotFoundError as error:
-        return skipped(key, f"not checked, because {error.name} is not installed here")
+        return not_installed(key, error.name)
     except (PreflightError, RetryableError) as error:
         if here:
             raise

@@ -46,8 +46,7 @@ def inspect_tasks(recipe: Recipe, by: str = check.RECIPE) -> check.CheckResult:
         files = TaskFiles([FOLDER, *_harness()])
     missing = [name for name in named if name not in files.own]
     if missing and not _harness():
-        detail = f"{', '.join(missing)} not looked up, because lm_eval is not installed here"
-        return check.skipped(KEY, detail)
+        return check.not_installed(KEY, "lm_eval", f"{', '.join(missing)} not looked up")
     here = by in (check.DOCTOR, check.RUN)
     who, remedy = (
         ("this machine", "install it") if here else ("the image of tasks", "install it and use anadil run")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.uri import MANIFEST
-from anadil.cli.options import add_output_option, place
+from anadil.cli.options import add_output_option, number, place
 from anadil.cli.output import print_result
-from anadil.core.errors import DataError, RecipeError
+from anadil.core.errors import DataError
 from anadil.core.files import atomic_file, write_atomic
 from anadil.core.format import counted, human_bytes, with_article
 from anadil.core.stages import FLOW
@@ -33,7 +33,7 @@ def add_list(command: argparse.ArgumentParser) -> None:
     command.description = f"{command.description}, the latest first"
     add_run_places(command)
     help_text = "maximum number of runs to show, 0: all (default: %(default)s)"
-    command.add_argument("--limit", type=int, default=SHOWN, metavar="N", help=help_text)
+    command.add_argument("--limit", type=number(0), default=SHOWN, metavar="N", help=help_text)
     add_output_option(command)
     command.set_defaults(command=show_runs)
 
@@ -48,8 +48,6 @@ def add_run_places(command: argparse.ArgumentParser) -> None:
 
 def show_runs(options: argparse.Namespace) -> int:
     """Print the runs; where there is none, say how to start one."""
-    if options.limit < 0:
-        raise RecipeError(f"--limit {options.limit}: give a number of runs, or 0 for all")
     runs = list_runs(options.work, options.root, limit=options.limit or None)
     notes = notes_of(runs)
     # The name stands beside the id, as on the page, where a run has one.

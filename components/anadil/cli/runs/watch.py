@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from anadil.cli.options import WORK, place
+from anadil.cli.options import WORK, number, place
 from anadil.core.errors import PreflightError
 from anadil.runtime.environment import PARENT_VARIABLE, WATCH_HOST_VARIABLE
 from anadil.runtime.signals import die_with_parent
@@ -29,7 +29,7 @@ def add_watch(command: argparse.ArgumentParser) -> None:
     help_text = "the same, as `anadil run` names it"
     command.add_argument("--work", action="append", default=[], type=place, metavar="DIR", help=help_text)
     help_text = "port of 127.0.0.1, 0: a free one (default: the first free one from 8765 on)"
-    command.add_argument("--port", type=int, metavar="N", help=help_text)
+    command.add_argument("--port", type=number(0, 65_535), metavar="N", help=help_text)
     command.add_argument("--no-open", action="store_true", help="print the address and open no browser")
     command.set_defaults(command=_watch, needs="watch")
 

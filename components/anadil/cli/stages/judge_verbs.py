@@ -6,7 +6,7 @@ from pathlib import Path
 
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute
-from anadil.cli.options import add_output_option, place
+from anadil.cli.options import add_output_option, number, place
 from anadil.cli.output import print_result
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.files import write_atomic
@@ -40,8 +40,10 @@ def add_judge(command: argparse.ArgumentParser) -> None:
     page.add_argument("--mode", choices=["greedy", "sampled"], default="greedy", help=text)
     page.add_argument("--seen", action="store_true", help="include questions that training has seen")
     text = "most pairs (default: %(default)s)"
-    page.add_argument("--pairs", type=int, default=NUM_PAIRS, metavar="N", help=text)
-    page.add_argument("--seed", type=int, default=0, metavar="N", help="seed of pairs, order and places")
+    page.add_argument("--pairs", type=number(1), default=NUM_PAIRS, metavar="N", help=text)
+    page.add_argument(
+        "--seed", type=number(0), default=0, metavar="N", help="seed of pairs, order and places"
+    )
     page.set_defaults(command=write_page, needs="report")
     text = "open the votes with the key, and print how often each candidate is preferred"
     votes = verbs.add_parser("votes", help=text, description=text)
@@ -59,8 +61,6 @@ def write_page(options: argparse.Namespace) -> int:
     first, second = options.between
     if first == second:
         raise RecipeError(f"--between {first} {second}: name two different candidates")
-    if options.pairs < 1:
-        raise RecipeError(f"--pairs {options.pairs}: is below 1. {NUM_PAIRS} take a judge ten minutes")
     folder, manifest = fetch(options.scores, "scores")
     scores = read_json(folder / "scores.json")
     kind = options.kind or KIND[bool({first, second} & {*answering(scores)})]

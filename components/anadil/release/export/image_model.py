@@ -10,7 +10,7 @@ import torch
 
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import BUILT_IN, COPIED_TOKENIZER_FILES, SIZES, TERMS, read_tokenizer
-from anadil.artifacts.find import find_artifact, root_of
+from anadil.artifacts.find import find_artifact, roots_of
 from anadil.artifacts.hub_files import COMMIT
 from anadil.artifacts.local_directory import check_space
 from anadil.artifacts.text_part import name_in_wrapper, read_settings, text_name, with_text, wrapper_of
@@ -73,8 +73,7 @@ def image_base(source: ModelSource, cache: Path) -> Path:
 
 def _digest(uri: str, manifest: Manifest) -> str:
     """Return the digest of the base's files by the artifact or its inputs, empty for a base of the hub."""
-    storage: Any = manifest.recipe.get("storage")
-    roots = [root_of(uri), *filter(None, [(storage or {}).get("root")])]
+    roots = roots_of(uri, manifest)
     while BASE_FILES not in manifest.origin:
         inputs = {
             word: manifest.origin.get(f"input {word}") for word in (*reversed(forms_of("model")), "tokenizer")

@@ -122,17 +122,14 @@ def check_promotable(scores: str, model: str) -> Promotable:
     if not checks:
         raise DataError(f"{scores}: holds no checks of the {candidate} model; run evaluate again")
     failed = [check for check in checks if check.get("enforced", True) and not check["passed"]]
-    # Scores of an earlier release have checks and no verdicts.
-    verdict = (gate.get("verdicts") or {}).get(manifest.kind, {"passed": True})
-    if failed or not verdict["passed"]:
-        reasons = [
+    if failed:
+        reasons = (
             f"{check_words(check, candidate, before(table))} {outcome_words(check)}" for check in failed
-        ]
+        )
         passed = BY_NAME.get(str(gate.get("released")))
         other = f"; the {passed.name} model passed: promote the {passed.kind}" if passed else ""
         raise GateError(
-            f"{model}: the gate was not passed: {'; '.join(reasons) or ', '.join(verdict.get('failed', []))}; "
-            f"nothing was promoted{other}"
+            f"{model}: the gate was not passed: {'; '.join(reasons)}; nothing was promoted{other}"
         )
     verify(model, manifest)
     return Promotable(

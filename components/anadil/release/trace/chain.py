@@ -14,7 +14,7 @@ from typing import Any, Literal
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest, sha256_of, verify
 from anadil.artifacts.base_model import BUILT_IN
-from anadil.artifacts.find import artifacts_below, find_artifact, read_table, root_of
+from anadil.artifacts.find import artifacts_below, find_artifact, read_table, root_of, roots_of
 from anadil.artifacts.uri import absolute, join
 from anadil.artifacts.weight_files import has_weights, weight_files
 from anadil.clean.shards.shards import names
@@ -427,7 +427,7 @@ def trace(uri: str, *, roots: Sequence[str] = (), documents: Sequence[str] = ())
         documents: Ids, URLs or sources to look for, or files of them.
     """
     place, manifest = _find_start(uri, roots)
-    chain = Chain(_roots(place, manifest, roots))
+    chain = Chain(roots_of(place, manifest, roots))
     chain.follow(place, manifest)
     asked = corpus_rows.questions_of(
         documents, {each.name: each.uri for each in chain.files if each.read_by == "corpus"}
@@ -517,9 +517,3 @@ def _find_start(uri: str, roots: Sequence[str]) -> tuple[str, Manifest]:
         f"{uri}: says nothing of what it was made from, and no artifact with these weights lies below the storage "
         f"roots ({searched}); name the root of the run that made it with --root"
     )
-
-
-def _roots(place: str, manifest: Manifest, more: Sequence[str]) -> list[str]:
-    known = field(manifest.recipe, "storage.root")
-    stated = [known] if isinstance(known, str) else []
-    return list(dict.fromkeys([root_of(place), *stated, *map(absolute, more)]))
