@@ -8,6 +8,7 @@ with the base's own vocabulary and with an extended one. All are asked in Azerba
 `--trained` takes models of other runs instead.
 """
 
+import hashlib
 import json
 import statistics
 import sys
@@ -37,7 +38,8 @@ def measured(models: Models, name: str, folder: Path) -> Figures:
     """Ask a model questions, unless the figures are saved."""
     file = models.options.questions
     questions = read_chats(file) if file else chats("az", QUESTIONS, held_out=True)
-    settings = {"model": str(folder), "questions": len(questions), "tokens": ANSWER_TOKENS}
+    asked = hashlib.sha256(json.dumps(questions).encode()).hexdigest()
+    settings = {"model": str(folder.resolve()), "questions": asked, "tokens": ANSWER_TOKENS}
     return models.runs.saved(f"asked-{name}", settings, lambda: ask(folder, questions))
 
 
@@ -116,12 +118,25 @@ def table(rows: Mapping[str, list[Figures]]) -> Iterator[str]:
         yield f"| {name} | {' | '.join(cells)} | {with_spread([each['bits'] for each in seeds])} |"
 
 
+def trained_model(text: str) -> tuple[str, Path, Path]:
+    """Split NAME=MODEL,TOKENIZER."""
+    name, _, places = text.partition("=")
+    model, tokenizer = places.split(",")
+    if name in ("", "base", "chat"):
+        raise ValueError(name)
+    return name, Path(model), Path(tokenizer)
+
+
 def main() -> None:
     """Print the tables."""
     arguments = parser((__doc__ or "").splitlines()[0])
     arguments.add_argument("--methods", action="store_true", help="also other ways to add the difference")
     arguments.add_argument(
-        "--trained", nargs="+", metavar="NAME=MODEL,TOKENIZER", help="models of other runs"
+        "--trained",
+        nargs="+",
+        type=trained_model,
+        metavar="NAME=MODEL,TOKENIZER",
+        help="models of other runs",
     )
     arguments.add_argument("--language", default="az", help="of these models")
     arguments.add_argument("--questions", type=Path, help="default: made of sentences in Azerbaijani")
@@ -131,9 +146,7 @@ def main() -> None:
     chat = models.finetuned("chat", models.minus(), "en")
     rows["base, English chats"] = [measured(models, "chat", chat)]
     if options.trained:
-        for each in options.trained:
-            name, _, places = each.partition("=")
-            model, tokenizer = map(Path, places.split(","))
+        for name, model, tokenizer in options.trained:
             settings = {**models.settings("base", 0), "language": options.language}
             rows[name] = [measured(models, name, model)]
             merged = with_vector(models, name, model, tokenizer, settings)

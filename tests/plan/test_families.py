@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from anadil.core.errors import PreflightError
+from anadil.core.errors import DataError, PreflightError
 from anadil.estimate.instances import machine
 from anadil.estimate.layout import Layout, Work
 from anadil.estimate.memory import peak_memory
@@ -170,13 +170,56 @@ def test_a_shape_has_the_parameters_of_transformers_model_and_so_has_the_model_t
 def test_a_config_that_transformers_has_written_gives_the_same_shape(kind: str, tmp_path: Path) -> None:
     from transformers import AutoConfig
 
-    settings = SIZES | {"model_type": kind, "tie_word_embeddings": True}
+    settings = SIZES | MORE.get(kind, {}) | {"model_type": kind, "tie_word_embeddings": True}
     AutoConfig.for_model(**settings).save_pretrained(tmp_path)
 
     written = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
 
     assert "rope_parameters" in written
     assert shape_from(written, "x") == shape_from(settings, "x")
+
+
+def test_sizes_by_layer_that_transformers_has_written_are_those_of_the_published_keys(tmp_path: Path) -> None:
+    from transformers import AutoConfig
+
+    published = text_of("google/gemma-4-31B")
+    AutoConfig.for_model(**published).save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+
+    assert "per_layer_config" in written
+    assert shape_from(written, "x") == shape_from(published, "x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"layer_types": ["full_attention"]},
+            r"x/config\.json: layer_types has 1 layers, and num_hidden_layers is 6",
+        ),
+        (
+            {"layer_types": ["chunked_attention"] * 6},
+            "layer_types has 'chunked_attention', and Gemma 4 knows",
+        ),
+        ({"num_key_value_heads": None}, r"x/config\.json: num_key_value_heads is None, not a size"),
+        ({"global_head_dim": "32"}, r"x/config\.json: global_head_dim is '32', not a size"),
+    ],
+)
+def test_layers_whose_sizes_are_wrong_are_refused_by_key(changes: dict[str, Any], words: str) -> None:
+    settings = SIZES | MORE["gemma4_text"] | {"model_type": "gemma4_text"}
+
+    with pytest.raises(DataError, match=words):
+        shape_from(settings | changes, "x")
+
+
+def test_the_widest_layer_is_planned_with_the_vocabulary_that_is_trained() -> None:
+    base, work = of_kind("gemma4_text"), Work(sequence_length=2_048)
+    layout = Layout(data=8, shard=8, micro_batch_size=4, recompute="full")
+    small = SIZES | MORE["gemma4_text"] | {"model_type": "gemma4_text", "vocab_size": 4_096}
+
+    assert peak_memory(replace(base, vocabulary=4_096), layout, work) == peak_memory(
+        shape_from(small, "x"), layout, work
+    )
 
 
 def test_transformers_4_and_5_say_the_rotated_share_in_different_places() -> None:

@@ -16,7 +16,7 @@ from anadil.artifacts import artifact, storage
 from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError
 from anadil.core.json_text import read_json
-from anadil.encode.stage import STAGE
+from anadil.core.stages import STAGES
 from anadil.runtime.executors.engines import executor_of_this_program
 from anadil.runtime.job import Figures, Job
 from anadil.tokens.make_tokens import make_tokens
@@ -105,7 +105,7 @@ def run(job: Job) -> Figures:
     """Fill the artifact of tokens."""
     with executor_of_this_program(job) as executor:
         copies = job.copies if "://" in job.target else None
-        settings = settings_of(job, job.recipe, STAGE)
+        settings = settings_of(job, job.recipe, STAGES["encode"])
         facts, entries = make_tokens(settings, job.out, job.work, executor, copies)
     job.entries.update(entries)
     job.records.update(train=facts.documents, heldout=sum(shard.documents for shard in facts.heldout))

@@ -50,15 +50,16 @@ class Memory:
 def peak_memory(shape: Shape, layout: Layout, work: Work) -> Memory:
     """The worst moment on the worst device."""
     layer = _layer(shape, layout, work)
-    layers = {shape: layer}
+    layers = [(shape, layer)]
     if shape.widest:  # with the mean of what is summed over layers
-        wide = _layer(shape.widest, layout, work)
-        sums = {"parameters": layer.parameters, "matrices": layer.matrices, "saved": layer.saved}
-        layers[shape.widest] = replace(wide, whole=wide.whole - wide.saved + layer.saved, **sums)
+        widest = replace(shape.widest, vocabulary=shape.vocabulary, tied=shape.tied)
+        wide = _layer(widest, layout, work)
+        whole = wide.whole - wide.saved + layer.saved
+        layers += [(widest, replace(layer, whole=whole, attention=wide.attention, apart=wide.apart))]
     # The stages between the second and the last need less than the second.
     stages = [
         _Stage(each, layout, work, number, layer)
-        for each, layer in layers.items()
+        for each, layer in layers
         for number in sorted({0, min(1, layout.pipeline - 1), layout.pipeline - 1})
     ]
     moments = [
@@ -261,8 +262,7 @@ class _Stage:
 
     def at_layer_inputs(self) -> dict[str, float]:
         """Inside the norm of what is added to all layers' columns, before the first layer."""
-        stream = self.size.stream
-        states = (2 * stream + 3 * FP32) * self.shape.columns + stream * self.shape.hidden
+        states = (2 * self.size.stream + 3 * FP32) * self.shape.columns + self.size.stream * self.shape.hidden
         return {
             **self.state(),
             "gradients": self.gradients(0),

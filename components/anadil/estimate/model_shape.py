@@ -62,9 +62,9 @@ class Shape:
     """Experts that a token meets, beside a shared one."""
     shared: int = 0
     """Width of the expert that every token meets."""
-    values_made: float = 1.0
+    values_made: float = 1
     """Share of keys whose values have a matrix of their own."""
-    keys_normed: float = 1.0
+    keys_normed: float = 1
     """Widths of heads in layers that make keys, over widths of heads in all layers."""
     shared_keys: int = 0
     """Widths of keys and values that stay until the step ends, as other layers may read them."""
@@ -257,7 +257,12 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
     if known["hidden_size_per_layer_input"]:
         columns, rows = size("hidden_size_per_layer_input"), size("vocab_size_per_layer_input")
         shape = replace(shape, layer_inputs=columns, layer_rows=rows)
-    return _mean(shape, architecture.layer_sizes(known))
+    sizes = architecture.layer_sizes(known, size)
+    if len(sizes) != shape.layers:
+        raise DataError(
+            f"{name}/config.json: layer_types has {len(sizes)} layers, and num_hidden_layers is {shape.layers}"
+        )
+    return _mean(shape, sizes)
 
 
 def _mean(shape: Shape, sizes: Sequence[LayerSizes]) -> Shape:

@@ -173,7 +173,7 @@ def _adapter_parts(
         ) * shape.hidden + shape.mlp_matrices * shape.linear_width
     learning = shape.layers * rank * widths + rows * shape.embeddings / shape.vocabulary
     saved = activations.saved_bytes(shape, work, layout) if recompute else made
-    gathered = shape.embeddings + 2 * shape.layer if devices > 1 else 0
+    gathered = shape.embeddings + shape.layer_table + 2 * shape.layer if devices > 1 else 0
     return {
         "weights": frozen / devices,
         "adapter": learning * LEARNING_BYTES / devices,

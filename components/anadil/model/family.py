@@ -65,7 +65,7 @@ class Architecture:
     """Cosines and sines: one pair for all layers, the same in FP32, or for each layer a pair that it makes of either."""
     values_normed: bool = False
     """True if values have a norm of each head without weights."""
-    layer_sizes: Callable[[Mapping[str, Any]], tuple[LayerSizes, ...]] | None = None
+    layer_sizes: Callable[[Mapping[str, Any], Callable[..., int]], tuple[LayerSizes, ...]] | None = None
     """Function of config.json that returns the sizes of each layer. None: all have the same."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Values of config.json for keys that are missing."""

@@ -1,9 +1,10 @@
 """Sizes of each layer, for types whose layers differ: the planner takes their mean."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from anadil.core.errors import DataError
 from anadil.model.gguf_layers import FULL, SLIDING
 
 PERIOD = 6
@@ -23,28 +24,43 @@ class LayerSizes:
     """Width of the MLP."""
 
 
-def gemma_4(config: Mapping[str, Any]) -> tuple[LayerSizes, ...]:
+def gemma_4(config: Mapping[str, Any], size: Callable[..., int]) -> tuple[LayerSizes, ...]:
     """Return the sizes of each of Gemma 4's layers.
+
+    Args:
+        config: Keys of config.json, with the type's defaults. transformers writes `per_layer_config`, of layers by number, in
+            place of `global_head_dim` and `num_global_key_value_heads`.
+        size: Function of a key, and of a default, that returns a checked size.
+
+    Raises:
+        DataError: A kind of layer is not known.
 
     Source: transformers 5.24, models/gemma4/configuration_gemma4.py and modeling_gemma4.py.
     """
-    num = config["num_hidden_layers"]
+    num, kv_heads = size("num_hidden_layers"), size("num_key_value_heads")
     kinds = config.get("layer_types") or [FULL if (at + 1) % PERIOD == 0 else SLIDING for at in range(num)]
-    shared = config.get("num_kv_shared_layers") or 0
-    keys_as_values = config.get("attention_k_eq_v") or False
-    kv_heads = config["num_key_value_heads"]
-    of_full = (config.get("num_global_key_value_heads") or kv_heads) if keys_as_values else kv_heads
+    if unknown := set(kinds) - {FULL, SLIDING}:
+        raise DataError(
+            f"config.json: layer_types has {min(unknown)!r}, and Gemma 4 knows {FULL} and {SLIDING}"
+        )
+    keys_as_values = bool(config.get("attention_k_eq_v"))
+    of_full = size("num_global_key_value_heads", kv_heads) if keys_as_values else kv_heads
+    written = {int(at): each for at, each in (config.get("per_layer_config") or {}).items()}
     sizes = []
     for at, kind in enumerate(kinds):
-        is_full = kind == FULL or at == num - 1
-        is_shared = at >= num - shared
+        is_full, is_shared = (
+            kind == FULL or at == num - 1,
+            at >= num - (config.get("num_kv_shared_layers") or 0),
+        )
+        full = {"head_dim": size("global_head_dim", 512), "num_key_value_heads": of_full} if is_full else {}
+        layer = {"head_dim": size("head_dim"), "num_key_value_heads": kv_heads} | full | written.get(at, {})
         wide = 2 if is_shared and config.get("use_double_wide_mlp") else 1
         sizes.append(
             LayerSizes(
-                head_dim=config.get("global_head_dim", 512) if is_full else config["head_dim"],
-                kv_heads=0 if is_shared else of_full if is_full else kv_heads,
+                head_dim=layer["head_dim"],
+                kv_heads=0 if is_shared else layer["num_key_value_heads"],
                 has_values=not (is_full and keys_as_values),
-                intermediate=wide * config["intermediate_size"],
+                intermediate=wide * size("intermediate_size"),
             )
         )
     return tuple(sizes)

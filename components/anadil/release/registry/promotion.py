@@ -122,10 +122,11 @@ def check_promotable(scores: str, model: str) -> Promotable:
     if not checks:
         raise DataError(f"{scores}: holds no checks of the {candidate} model; run evaluate again")
     failed = [check for check in checks if check.get("enforced", True) and not check["passed"]]
-    if failed:
-        reasons = (
+    verdict = (gate.get("verdicts") or {}).get(manifest.kind, {"passed": True})
+    if failed or not verdict["passed"]:
+        reasons = [
             f"{check_words(check, candidate, before(table))} {outcome_words(check)}" for check in failed
-        )
+        ] or verdict["failed"]
         passed = BY_NAME.get(str(gate.get("released")))
         other = f"; the {passed.name} model passed: promote the {passed.kind}" if passed else ""
         raise GateError(
