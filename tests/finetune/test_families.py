@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,11 +12,12 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from anadil.core.errors import PreflightError
-from anadil.finetune.learning import adapter_config, linear_layers
+from anadil.finetune.learning import adapter_config, linear_layers, load_for_training
 from anadil.finetune.write_model import write_merged
 from anadil.model.family_table import model_types
 from anadil.model.load import load_model
 from anadil.recipe.finetune import EmbeddingRows, Finetune
+from anadil.recipe.load import load_recipe
 from tests.finetune.conftest import small_tokenizer
 from tests.kit.families import make_family
 from tests.kit.marks import matrix, slow
@@ -72,6 +74,26 @@ def test_all_linear_layers_learn_and_are_merged(tmp_path: Path, kind: str, setti
     with torch.no_grad():
         theirs, ours = adapted(input_ids=ids).logits, load_model(tmp_path / "merged")(input_ids=ids).logits
     assert (ours - theirs).norm() < 1e-5 * theirs.norm()
+
+
+def test_recomputation_stores_no_second_keys(tmp_path: Path) -> None:
+    base = make_family(tmp_path / "base", "gemma4_text")
+    job: Any = SimpleNamespace(recipe=load_recipe("smoke", ["finetune.trains=all"]), inputs={"model": base})
+    model: Any = load_for_training(job, torch.device("cpu")).train()
+    model.gradient_checkpointing_enable()
+    shared: list[Any] = []
+    model.base_model.layers[0].self_attn.register_forward_pre_hook(
+        lambda _module, _args, keywords: shared.append(keywords["shared_kv_states"]), with_kwargs=True
+    )
+    ids = torch.arange(24)[None] * 7
+
+    loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+    first = dict(shared[0])
+    loss.backward()
+
+    assert len(shared) == 2
+    assert set(first) == {"sliding_attention", "full_attention"}
+    assert all(shared[0][kind] is states for kind, states in first.items())
 
 
 def test_matrices_of_another_kind_are_named_and_a_model_of_them_alone_is_refused(

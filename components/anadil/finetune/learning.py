@@ -14,6 +14,7 @@ from transformers import BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenize
 from anadil.core.errors import PreflightError
 from anadil.finetune.chat_format import chat_format
 from anadil.finetune.write_model import ADAPTER
+from anadil.model.kernels import keep_first_keys
 from anadil.model.load import load_model, pick_dtype
 from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.runtime.job import Job
@@ -42,10 +43,13 @@ def load_for_training(job: Job, device: torch.device, path: Path | None = None) 
     settings, path = job.recipe.finetune, path or job.inputs["model"]
     # All weights learn in FP32, and autocast computes in BF16 on a GPU: most of AdamW's steps
     # are smaller than half the distance of neighbours in BF16, and would be lost.
-    if settings.trains == "all":
-        return load_model(path, torch.float32)
-    dtype = pick_dtype(device)
-    return load_model(path, dtype, nf4(dtype) if settings.quantization == "4bit" else None)
+    trains_all = settings.trains == "all"
+    dtype = torch.float32 if trains_all else pick_dtype(device)
+    model = load_model(
+        path, dtype, nf4(dtype) if settings.quantization == "4bit" and not trains_all else None
+    )
+    keep_first_keys(model)
+    return model
 
 
 def nf4(dtype: torch.dtype) -> BitsAndBytesConfig:

@@ -158,9 +158,13 @@ def _adapter_parts(
     layout = Layout(recompute="full" if recompute else "none")
     tokens = -(-settings.batch_size // devices) * settings.max_length
     # A layer's seven adapters keep inputs that dropout has changed, its mask, and their own states.
-    inputs = (5 if shape.linear_width else 3) * shape.hidden + shape.query_width + shape.linear_width
-    beside = inputs * (size + 1 if settings.dropout else 0) + 7 * rank * size
-    made = activations.layer_bytes(shape, work, layout) + beside
+    beside = 7 * rank * size
+    made, made_again = (
+        activations.layer_bytes(each, work, layout)
+        + _adapter_inputs(each) * (size + 1 if settings.dropout else 0)
+        + beside
+        for each in (shape, shape.widest or shape)
+    )
     matrices = shape.layers * shape.linear_matrices
     each = NF4_BYTES if settings.quantization == "4bit" else size
     frozen = (shape.parameters - matrices) * size + matrices * each
@@ -171,19 +175,31 @@ def _adapter_parts(
         widths += (
             activations.mlp_readers(shape) + 1
         ) * shape.hidden + shape.mlp_matrices * shape.linear_width
+    if shape.layer_inputs:
+        widths += 2 * (shape.hidden + shape.layer_inputs)
     learning = shape.layers * rank * widths + rows * shape.embeddings / shape.vocabulary
-    saved = activations.saved_bytes(shape, work, layout) if recompute else made
-    gathered = shape.embeddings + shape.layer_table + 2 * shape.layer if devices > 1 else 0
+    saved = shape.layers * (activations.saved_bytes(shape, work, layout) if recompute else made)
+    saved += activations.layer_input_bytes(shape, work, layout)
+    if recompute:  # other layers may read them
+        saved += size * shape.shared_keys
+    widest = shape.widest or shape
+    gathered = shape.embeddings + shape.layer_table + 2 * widest.layer if devices > 1 else 0
     return {
         "weights": frozen / devices,
         "adapter": learning * LEARNING_BYTES / devices,
         # Rows that learn are written into a copy of each table.
         "embeddings with learnt rows": size * shape.embeddings if rows else 0,
         "gathered weights": size * gathered,
-        "activations": tokens * shape.layers * saved,
-        "recomputation": tokens * made if recompute else 0,
+        "activations": tokens * saved,
+        "recomputation": tokens * made_again if recompute else 0,
         "loss": _loss(shape, tokens, on_gpu=on_gpu),
     }
+
+
+def _adapter_inputs(shape: Shape) -> float:
+    """Numbers that the adapters of a layer read."""
+    inputs = (5 if shape.linear_width else 3) * shape.hidden + shape.query_width + shape.linear_width
+    return inputs + (shape.hidden + shape.layer_inputs) * (shape.layer_inputs > 0)
 
 
 def _work(recipe: Recipe, state: Precision, *, on_gpu: bool) -> Work:

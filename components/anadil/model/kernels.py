@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from transformers import PreTrainedModel
+from transformers.cache_utils import KVSharingDict
 
 from anadil.core.errors import DataError, PreflightError
 from anadil.model.attention import OPERATOR, check_gpu
@@ -199,3 +200,25 @@ def checkpoint_layers(layers: Sequence[nn.Module], policy: Policy) -> None:
 def _twice(forward: Any, contexts: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
     # `checkpoint` called from a frame that torch.compile looks into; torch's own it leaves as they are.
     return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **contexts, **kwargs)
+
+
+class FirstKeys(KVSharingDict):  # type: ignore[misc]  # transformers leaves it untyped
+    """Keys and values of layers that others read. It ignores those of a second forward pass.
+
+    Activation checkpointing would store them here with all that they were made of, until the step's end: 8 % of a step's
+    memory for 12 layers of Gemma 4 31B on fake tensors.
+    """
+
+    def __setitem__(self, kind: str, states: tuple[torch.Tensor, ...]) -> None:
+        """Store the first."""
+        self.data.setdefault(kind, states)
+
+
+def keep_first_keys(model: PreTrainedModel) -> None:
+    """Let a model whose layers read the keys of others store them in `FirstKeys` where it learns."""
+    if hasattr(model.config, "num_kv_shared_layers"):
+        model.base_model.register_forward_pre_hook(_with_first_keys, with_kwargs=True)
+
+
+def _with_first_keys(_: Any, args: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    return args, keywords | ({"shared_kv_states": FirstKeys()} if torch.is_grad_enabled() else {})

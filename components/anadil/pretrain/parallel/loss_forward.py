@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
-from transformers.cache_utils import KVSharingDict
 
 from anadil.model.loss import IGNORED
 from anadil.model.teacher import Teacher
@@ -57,18 +56,6 @@ class Objective:
         return loss
 
 
-class FirstKeys(KVSharingDict):  # type: ignore[misc]  # transformers leaves it untyped
-    """Keys and values of layers that others read. It ignores those of a second forward pass.
-
-    Activation checkpointing would store them here with all that they were made of, until the step's end: 8 % of a step's
-    memory for 12 layers of Gemma 4 31B on fake tensors.
-    """
-
-    def __setitem__(self, kind: str, states: tuple[torch.Tensor, ...]) -> None:
-        """Store the first."""
-        self.data.setdefault(kind, states)
-
-
 def train_on(model: PreTrainedModel, loss: Loss) -> None:
     """Replace the forward pass: `model(input_ids, position_ids, labels, borders)` is the summed loss."""
     changed: Any = model
@@ -87,8 +74,6 @@ def _outputs(
     model: PreTrainedModel, ids: torch.Tensor, positions: torch.Tensor, borders: torch.Tensor, **more: Any
 ) -> Any:
     inner: Any = model.base_model
-    if hasattr(model.config, "num_kv_shared_layers"):
-        more["shared_kv_states"] = FirstKeys()
     return inner(input_ids=ids, position_ids=positions, borders=borders, use_cache=False, **more)
 
 

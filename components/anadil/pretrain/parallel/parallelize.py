@@ -18,7 +18,7 @@ from anadil.core.errors import DataError, IntegrityError
 from anadil.model import low_precision
 from anadil.model.attention import use_packed_attention
 from anadil.model.family_table import families, logit_scale_and_cap
-from anadil.model.kernels import checkpoint_layers, compile_layers, decoder_layers
+from anadil.model.kernels import checkpoint_layers, compile_layers, decoder_layers, keep_first_keys
 from anadil.model.load import cast_parameters, refuse_not_numbers
 from anadil.model.loss import has_fast_bf16, summed_loss
 from anadil.model.safetensors_files import SafetensorsFiles
@@ -185,6 +185,7 @@ def parallelize(
         assert mesh.parameters is not None
         apply_tensor_parallel(model, mesh.parameters["tensor"], config=config)
     checkpoint_layers(layers, settings.activation_checkpointing)
+    keep_first_keys(model)
     if settings.compile:
         compile_layers(layers)
     # FSDP casts what it gathers; all else is cast by autocast.
