@@ -64,11 +64,11 @@ def is_mixture_of_experts(config: Mapping[str, Any]) -> bool:
 
 def refuse_mixture(config: Mapping[str, Any], name: str = "base.model") -> None:
     """Refuse a mixture of experts whose type is not proven, by its config.json, which counts experts if transformers wrote it."""
-    family = families().get(str(config.get("model_type")))
-    if is_mixture_of_experts(config) and not (family and family.experts):
+    supported = [kind for kind in model_types() if families()[kind].experts]
+    if is_mixture_of_experts(config) and config.get("model_type") not in supported:
         raise PreflightError(
             f"{name}: model type {_type(config)} is a mixture of experts that is not supported; "
-            f"take one of {', '.join(model_types())}"
+            f"take a model without experts, or one of {', '.join(supported)}"
         )
 
 

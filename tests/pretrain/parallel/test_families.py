@@ -262,7 +262,7 @@ def test_a_fault_that_only_the_laid_out_model_shows_is_found_on_it(
         (
             "phimoe",
             {},
-            r"base.model: model type 'phimoe' is a mixture of experts that is not supported; take one",
+            r"base.model: model type 'phimoe' is a mixture of experts that is not supported; take a model without",
         ),
         ("bloom", {}, r"base.model: model type 'bloom' is not proven to train.*take one"),
     ],
