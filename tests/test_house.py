@@ -112,7 +112,7 @@ def test_no_file_is_long() -> None:
     assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
 
 
-MAX_PRODUCT, MAX_TESTS = 99_349, 88_831  # measures by people and rules, of refusals and made items
+MAX_PRODUCT, MAX_TESTS = 99_378, 88_878  # recomputation of shared layers in finetune, and its planner
 """Lines of `components` and `pipelines`, and of `tests`. A feature that needs more is paid for by what goes."""
 
 
