@@ -82,10 +82,10 @@ def exact_peak(
     one = {"phases": (Phase(trains=work.trains, steps=1, lr=1e-5),), "compile": False, "matmul": "same"}
     chosen = chosen.model_copy(update=one)
     stages = sorted({0, min(1, layout.pipeline - 1), layout.pipeline - 1})
-    return max(_peak_of(shape, layout, work, chosen, stage, more) for stage in stages)
+    return max(peak_of(shape, layout, work, chosen, stage, more) for stage in stages)
 
 
-def _peak_of(
+def peak_of(
     shape: Shape, layout: Layout, work: Work, settings: Pretrain, stage: int, more: Mapping[str, Any]
 ) -> int:
     """The peak of one device of a pipeline stage."""
@@ -174,7 +174,7 @@ def config_of(
         "pad_token_id": None,
         "attn_implementation": "sdpa",
     }
-    if shape.widest:  # these are means, and `more` has what they are of
+    if shape.widest or shape.kinds:  # these are means, and `more` has what they are of
         settings = {key: value for key, value in settings.items() if key not in MEANS}
     biases = {
         shape.architecture.mlp_bias_key: shape.mlp_bias,

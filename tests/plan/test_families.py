@@ -37,6 +37,7 @@ LEAST: dict[str, dict[str, Any]] = {
 }
 """Keys without which transformers makes no model of a type, or one that does not run."""
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 1_024}
+DELTA = {"num_hidden_layers": 4, "linear_num_value_heads": 16, "head_dim": 64}
 MORE: dict[str, dict[str, Any]] = {
     # Gemma's default heads, 256 wide, are for few: sixteen would make queries four times as wide as the states.
     "gemma": {"head_dim": 128},
@@ -53,12 +54,24 @@ MORE: dict[str, dict[str, Any]] = {
         "vocab_size_per_layer_input": 32_000,
     },
     "gpt_neox": {"num_key_value_heads": 16},
+    "granitemoehybrid": {
+        "num_hidden_layers": 4,
+        "layer_types": ["mamba", "mamba", "attention", "mamba"],
+        "mamba_n_heads": 32,
+        "mamba_d_state": 128,
+        "num_local_experts": 8,
+        "intermediate_size": 512,
+    },
     "helium": {"head_dim": 64},
+    "lfm2": {"num_hidden_layers": 6, "full_attn_idxs": [2, 5]},
+    "olmo_hybrid": {"num_hidden_layers": 4},
     "persimmon": {"num_key_value_heads": 16},
     "gpt_oss": {"num_local_experts": 8, "num_experts_per_tok": 2, "attn_implementation": "eager"},
     "mixtral": {"num_local_experts": 8},
     "olmoe": {"num_experts": 8, "num_experts_per_tok": 2},
     "qwen2_moe": {**EXPERTS, "shared_expert_intermediate_size": 1_024},
+    "qwen3_5_moe_text": EXPERTS | DELTA | {"shared_expert_intermediate_size": 512},
+    "qwen3_5_text": DELTA,
     "qwen3_moe": EXPERTS,
 }
 """Keys of config.json by type, beside `SIZES`."""
@@ -105,7 +118,8 @@ def config_json(kind: str, *sizes: int, **others: Any) -> dict[str, Any]:
 def text_of(name: str) -> dict[str, Any]:
     """Settings of a published checkpoint's text model."""
     file = Path(__file__).parents[1] / "kit/published_configs.json"
-    config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))[name]["text_config"]
+    config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))[name]
+    config = config.get("text_config", config)
     return {key: value for key, value in config.items() if key != "pad_token_id"}
 
 
@@ -120,6 +134,10 @@ REAL = {
     "Gemma 3 1B": config_json("gemma3_text", 1_152, 6_912, 26, 4, 262_144, num_key_value_heads=1, head_dim=256, sliding_window=512),
     "Gemma 4 31B": text_of("google/gemma-4-31B"),
     "Gemma 4 E2B": text_of("google/gemma-4-E2B"),
+    "LFM2 1.2B": text_of("LiquidAI/LFM2-1.2B"),
+    "OLMo Hybrid 7B": text_of("allenai/Olmo-Hybrid-7B"),
+    "Qwen3.5 9B": text_of("Qwen/Qwen3.5-9B-Base"),
+    "Qwen3.5 35B-A3B": text_of("Qwen/Qwen3.5-35B-A3B-Base"),
 }  # fmt: skip
 
 
@@ -157,7 +175,7 @@ def test_a_shape_has_the_parameters_of_transformers_model_and_so_has_the_model_t
     shape = shape_from(settings, name)
 
     # Widths and numbers of experts are not those of a shape, but what a token meets.
-    is_mean = shape.experts or shape.widest
+    is_mean = shape.experts or shape.widest or shape.kinds
     kept = {key: value for key, value in settings.items() if is_mean and key != "model_type"}
     made = config_of(shape, 2_048, {**kept, "attn_implementation": "eager"})
 
@@ -212,6 +230,34 @@ def test_layers_whose_sizes_are_wrong_are_refused_by_key(changes: dict[str, Any]
         shape_from(settings | changes, "x")
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [
+        (
+            "qwen3_5_text",
+            {"layer_types": ["full_attention"]},
+            r"layer_types has 1 layers, and num_hidden_layers is 4",
+        ),
+        (
+            "lfm2",
+            {"layer_types": ["conv", "mamba"] * 3},
+            r"layer_types has 'mamba', and lfm2 knows conv and full_attention",
+        ),
+        (
+            "olmo_hybrid",
+            {"linear_key_head_dim": 0.5},
+            r"x/config\.json: linear_key_head_dim is 0\.5, not a size",
+        ),
+        ("granitemoehybrid", {"mamba_n_heads": "8"}, r"x/config\.json: mamba_n_heads is '8', not a size"),
+    ],
+)
+def test_kinds_of_layers_that_are_wrong_are_refused_by_key(
+    kind: str, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(DataError, match=words):
+        shape_from(SIZES | MORE[kind] | {"model_type": kind} | changes, "x")
+
+
 def test_the_widest_layer_is_planned_with_the_vocabulary_that_is_trained() -> None:
     base, work = of_kind("gemma4_text"), Work(sequence_length=2_048)
     layout = Layout(data=8, shard=8, micro_batch_size=4, recompute="full")
@@ -244,7 +290,9 @@ def of_kind(kind: str) -> Shape:
 @pytest.mark.parametrize(
     "kind",
     [
-        kind if kind in ("gemma2", "gemma3_text", "gemma4_text", "mixtral", "qwen3") else matrix(kind)
+        kind
+        if kind in ("gemma2", "gemma3_text", "gemma4_text", "lfm2", "mixtral", "qwen3", "qwen3_5_text")
+        else matrix(kind)
         for kind in PLANNED
         if kind != "llama"
     ],
@@ -335,14 +383,13 @@ def test_layers_of_another_kind_are_not_planned_by_the_formulas_of_their_type(
         shape_from(settings, "x")
 
 
-@pytest.mark.parametrize(
-    ("kind", "reason"), [("diffllama", "layers attend twice"), ("lfm2", "layers are of several kinds")]
-)
-def test_a_type_that_is_not_planned_says_why(kind: str, reason: str, tmp_path: Path) -> None:
+def test_a_type_that_is_not_planned_says_why(tmp_path: Path) -> None:
+    recipe = based_on(tmp_path, SIZES | {"model_type": "diffllama"}, "tokenizer.strategies=[base]")
+
     with pytest.raises(
-        PreflightError, match=rf"model type '{kind}' is not planned \(.*{reason}.*\), only that of"
+        PreflightError, match=r"'diffllama' is not planned \(its layers attend twice\), only that of"
     ):
-        base_shape(based_on(tmp_path, SIZES | {"model_type": kind}, "tokenizer.strategies=[base]"))
+        base_shape(recipe)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "nemotron", "stablelm", ""])

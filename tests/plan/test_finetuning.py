@@ -266,6 +266,46 @@ def test_layers_of_several_sizes_need_what_the_widest_takes() -> None:
     assert 1 < counted / 1_527 < 1.3
 
 
+@pytest.mark.parametrize(
+    ("sizes", "again", "kept"),
+    [
+        ({"model_type": "lfm2", "block_auto_adjust_ff_dim": False, "full_attn_idxs": [3, 7]}, 362, 1_203),
+        (
+            {
+                "model_type": "granitemoehybrid", "num_local_experts": 0, "shared_intermediate_size": 1_536,
+                "mamba_n_heads": 16, "mamba_d_state": 64, "layer_types": (["mamba"] * 3 + ["attention"]) * 2,
+            },
+            571,
+            2_389,
+        ),
+    ],
+    ids=["lfm2", "granitemoehybrid"],
+)  # fmt: skip
+def test_layers_of_several_kinds_need_what_was_measured(
+    sizes: dict[str, object], again: int, kept: int
+) -> None:
+    sizes = {
+        "vocab_size": 1_024, "hidden_size": 512, "intermediate_size": 1_536, "num_hidden_layers": 8,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "tie_word_embeddings": False, **sizes,
+    }  # fmt: skip
+    cpu = replace(this_machine(), device=CPU, memory_bytes=64 * GIB, ram_bytes=64 * GIB)
+    keys = (
+        "trains=adapter",
+        "trains_embeddings=none",
+        "max_length=256",
+        "rank=64",
+        "batch_size=8",
+        "dropout=0.05",
+    )
+    recipe = load_recipe("smoke", [f"finetune.{key}" for key in keys])
+
+    for recompute, seen in ((True, again), (False, kept)):  # MiB as above, also of freed memory
+        need = finetune_memory(shape_from(sizes, "x"), recipe, cpu, nodes=1, devices=1, recompute=recompute)
+
+        counted = (need.total_bytes - need.parts["Python and libraries"]) / MIB
+        assert 1 < counted / seen < 1.3
+
+
 def test_a_cpu_makes_activations_again_where_it_cannot_keep_them() -> None:
     recipe = load_recipe("own", ["finetune.inputs=[chats.jsonl]", "base.model=meta-llama/Llama-3.2-1B"])
     cpu = replace(this_machine(), device=CPU, memory_bytes=64 * GIB, ram_bytes=64 * GIB)

@@ -7,12 +7,14 @@ runs of the real models on fake tensors (tests/plan/test_families.py, benchmarks
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
+from anadil.estimate import layer_memory
 from anadil.estimate.layout import Layout, Work
 from anadil.estimate.model_shape import Shape
 from anadil.model.family_table import families
+from anadil.model.layer_sizes import LayerKind
 
 FP32 = 4
 BF16 = 2
@@ -193,6 +195,8 @@ def _casts(size: Bytes, layout: Layout) -> bool:
 
 def layer_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     """One layer that keeps everything."""
+    if shape.kinds:
+        return _saved_of_kinds(shape, work, replace(layout, recompute="none"))
     kind, size = shape.architecture, bytes_of(work, layout).compute
     entries = entry_bytes(shape, work, layout, attention_readers(shape))
     if not (kind.parallel and kind.shared_norm):
@@ -296,6 +300,8 @@ def saved_bytes(shape: Shape, work: Work, layout: Layout) -> float:
 
     Source: Korthikanti et al. 2022, "Reducing Activation Recomputation", arXiv:2205.05198.
     """
+    if shape.kinds:
+        return _saved_of_kinds(shape, work, layout)
     size = bytes_of(work, layout)
     received = size.stream * shape.hidden / layout.tensor
     received += cast_rotation(shape, work, layout)
@@ -309,6 +315,39 @@ def saved_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     whole += shape.layer_inputs + shape.hidden * (shape.layer_inputs > 0)
     outputs = size.compute * (split / layout.tensor + whole)
     return received + outputs + attended / layout.tensor
+
+
+def step_name(work: Work, layout: Layout) -> str:
+    """A step's name in `layer_memory.json`."""
+    size = bytes_of(work, layout)
+    numerics = "autocast" if size.autocast else str(size.compute)
+    return f"{numerics} {'all' if work.trains == 'all' else 'embeddings'} {layout.recompute}"
+
+
+def _saved_of_kinds(shape: Shape, work: Work, layout: Layout) -> float:
+    """Mean over kinds of layers."""
+    return shape.mean(lambda kind: saved_of_kind(shape, kind, work, layout))
+
+
+@cache
+def saved_of_kind(shape: Shape, kind: LayerKind, work: Work, layout: Layout) -> float:
+    """One layer of a kind under the layout's activation checkpointing."""
+    times = 1 if layout.recompute == "full" else whole_sequences(kind, layout)
+    others = others_keys(kind, work, layout) if layout.recompute == "none" else 0.0
+    return times * layer_memory.saved(shape.model_type, kind, step_name(work, layout)) + others
+
+
+def whole_sequences(kind: LayerKind, layout: Layout) -> int:
+    """Times that a device holds its tokens' share of a layer, at most: a convolution or a state runs on whole sequences.
+
+    The MLP behind it does not, so that with `context` this is an upper bound.
+    """
+    return 1 if kind.attended else layout.context
+
+
+def others_keys(kind: LayerKind, work: Work, layout: Layout) -> float:
+    """Keys and values of the parts of a sequence that other devices hold."""
+    return float(2 * (layout.context - 1) * bytes_of(work, layout).compute * kind.keys)
 
 
 def loss_bytes(shape: Shape, layout: Layout, work: Work, tokens: float, *, forward: bool) -> float:

@@ -8,10 +8,11 @@ down, and the largest counts.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal, get_args
 
 from anadil.core.format import GIB
-from anadil.estimate import activations
+from anadil.estimate import activations, layer_memory
 from anadil.estimate.activations import BF16, FP32, INTEGER, Bytes, bytes_of
 from anadil.estimate.instances import CPU, Machine
 from anadil.estimate.layout import Layout, Work
@@ -51,7 +52,7 @@ def peak_memory(shape: Shape, layout: Layout, work: Work) -> Memory:
     """The worst moment on the worst device."""
     layer = _layer(shape, layout, work)
     layers = [(shape, layer)]
-    if shape.widest:  # with the mean of what is summed over layers
+    if shape.widest and not shape.kinds:  # with the mean of what is summed over layers
         widest = replace(shape.widest, vocabulary=shape.vocabulary, tied=shape.tied)
         wide = _layer(widest, layout, work)
         whole = wide.whole - wide.saved + layer.saved
@@ -76,7 +77,7 @@ def peak_memory(shape: Shape, layout: Layout, work: Work) -> Memory:
 
 def _layer(shape: Shape, layout: Layout, work: Work) -> "_Layer":
     return _Layer(
-        apart=activations.received_apart(shape, work, layout),
+        apart=0.0 if shape.kinds else activations.received_apart(shape, work, layout),
         parameters=(shape.layer - shape.norm_weights) / layout.tensor + shape.norm_weights,
         matrices=shape.linear_matrices,
         table=shape.embedding / layout.tensor,
@@ -119,6 +120,7 @@ class _Stage:
         self.scored_size = FP32 if shape.architecture.scores_in_fp32 else self.expert_size
         self.layers = math.ceil(shape.layers / layout.pipeline)
         self.first, self.last = number == 0, number == layout.pipeline - 1
+        self.begin = round(number * shape.layers / layout.pipeline)
         # Micro-batches whose activations wait at a time (one forward, one backward), and tokens of each.
         self.in_flight = min(layout.pipeline - number, layout.micro_batches)
         self.tokens = layout.micro_batch_size * work.sequence_length / layout.context
@@ -190,7 +192,6 @@ class _Stage:
 
     def saved(self, layers: float) -> float:
         """Activations that wait for their backward pass."""
-        per_layer = self.each.saved
         # Cosines and sines, the integers, and what the next stage has been sent.
         beside = activations.shared_rotation(self.shape, self.work, self.layout) + 3 * INTEGER
         beside += activations.layer_input_bytes(self.shape, self.work, self.layout)
@@ -201,8 +202,18 @@ class _Stage:
             beside += states
         if not self.first and (self.layout.recompute != "none" or self.each.apart < states):
             beside -= states  # the first layer holds the pipeline's buffer
-        others = (self.in_flight - 1) * (self.layers * per_layer + beside)
-        return self.tokens * (others + (layers * per_layer + beside if layers else 0))
+        others = (self.in_flight - 1) * (self.kept(self.layers) + beside)
+        return self.tokens * (others + (self.kept(layers) + beside if layers else 0))
+
+    def kept(self, layers: float) -> float:
+        """Saved of the lowest layers, per token."""
+        if not self.shape.kinds:
+            return layers * self.each.saved
+        below = range(self.begin, self.begin + int(layers))
+        counts = ((kind, sum(place in below for place in kind.places)) for kind in self.shape.kinds)
+        return sum(
+            num * activations.saved_of_kind(self.shape, kind, self.work, self.layout) for kind, num in counts
+        )
 
     def gradients(self, layers: float) -> float:
         """Gradients of layers that are done; all of them where steps are accumulated."""
@@ -236,9 +247,11 @@ class _Stage:
                 yield "gradient of the loss", self.at_loss(forward=False)
             if not self.has_liger_layers:
                 yield "norm before the loss", self.at_last_norm()
+        yield from self.in_kinds()
         # The first layers find fewer next ones to gather, the last one no sums under way.
         ahead = min(1 + self.layout.prefetch, self.layers)
-        for layers in sorted({1, min(2, self.layers), ahead, max(1, self.layers - 1), self.layers}):
+        counts = {1, min(2, self.layers), ahead, max(1, self.layers - 1), self.layers}
+        for layers in sorted(counts) if not self.shape.kinds else ():
             parts = self.in_backward(layers)
             yield f"backward of layer {layers}", parts
             yield f"backward of layer {layers}, attention", parts | self.in_attention(layers)
@@ -351,6 +364,41 @@ class _Stage:
             "gradients of layer inputs": self.tokens * columns,
             "communication": communication,
         }
+
+    def in_kinds(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """Moments of layers of the kinds that `layer_memory.json` holds: the lowest and the highest of each."""
+        step, again = activations.step_name(self.work, self.layout), self.layout.recompute != "none"
+        states = self.size.stream * self.shape.hidden
+        for kind in self.shape.kinds:
+            places = [
+                place - self.begin + 1 for place in kind.places if 0 <= place - self.begin < self.layers
+            ]
+            others = states + (activations.others_keys(kind, self.work, self.layout) if again else 0.0)
+            times = activations.whole_sequences(kind, self.layout)
+            backward = layer_memory.moments(self.shape.model_type, kind, step, "backward")
+            for layers, (token, layer) in product({*places[:1], *places[-1:]}, backward):
+                yield (
+                    f"backward of layer {layers}",
+                    {
+                        **self.in_backward(layers),
+                        "gradients": self.gradients_above(layers),
+                        "autocast copies": self.copies(0 if again else layers),
+                        "recomputation": self.tokens * (times * token + others) + layer,
+                    },
+                )
+            forward = layer_memory.moments(self.shape.model_type, kind, step, "forward")
+            for layers, (token, layer) in product(places[-1:], forward):
+                yield (
+                    f"forward pass of layer {layers}",
+                    {
+                        **self.in_backward(layers),
+                        "gradients": self.gradients(0),
+                        "autocast copies": self.copies(layers - 1),
+                        "activations": self.saved(layers - 1),
+                        "recomputation": self.tokens * (times * token + others) + layer,
+                        "communication": self.left_over(),
+                    },
+                )
 
     def in_inner_norm(self) -> dict[str, float]:
         """Parts that differ inside the norm of what an MLP's last matrix reads, which is through."""

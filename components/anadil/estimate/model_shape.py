@@ -1,6 +1,6 @@
 """The sizes of a decoder of a known type, and what follows from them alone: parameters and FLOPs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -8,9 +8,10 @@ from typing import Literal
 from anadil.artifacts.base_model import TINY, TINY_SHAPE, TINY_VOCABULARY, from_hub, is_local, model_config
 from anadil.artifacts.weight_files import has_weights, holds_own_head, stored_tensors
 from anadil.core.errors import DataError, PreflightError
+from anadil.estimate import layer_memory
 from anadil.model.family import Architecture
 from anadil.model.family_table import EXPERT_COUNTS, check_family, families, logit_scale_and_cap
-from anadil.model.layer_sizes import LayerSizes
+from anadil.model.layer_sizes import LayerKind, LayerSizes
 from anadil.recipe.sections import Recipe
 
 Trains = Literal["new_rows", "embeddings", "all"]
@@ -72,6 +73,10 @@ class Shape:
     """Columns of each layer in a second table of embeddings; 0 without one."""
     layer_rows: int = 0
     """Rows of that table."""
+    kinds: tuple[LayerKind, ...] = ()
+    """Kinds of layers, where some look back by a convolution or a state. Sizes are means of them."""
+    attends: float = 1
+    """Width of queries that attend, over `query_width`."""
     widest: "Shape | None" = None
     """The layer with the widest heads and MLP, where layers differ: all other sizes are means of layers."""
 
@@ -175,6 +180,8 @@ class Shape:
     @property
     def layer(self) -> float:
         """Parameters of one layer: its matrices, their biases, and its norms."""
+        if self.kinds:
+            return self.mean(lambda kind: layer_memory.parameters(self.model_type, kind))
         of_activation = 2 * (self.architecture.mlp == "xielu")
         return self.layer_matrices + self.idle + self.biases + self.norm_weights + of_activation
 
@@ -183,6 +190,16 @@ class Shape:
         """Parameters of the model, tied ones once."""
         layers = self.layers * self.layer + self.architecture.norm_size * self.hidden
         return round(layers) + self.embeddings + self.layer_table + self.layer_inputs
+
+    def mean(self, of_kind: Callable[[LayerKind], float]) -> float:
+        """Mean over all layers of what is known of each kind."""
+        counts = {kind: len(kind.places) for kind in self.kinds}
+        return sum(num * of_kind(kind) for kind, num in counts.items()) / sum(counts.values())
+
+    @property
+    def mixing_flops(self) -> float:
+        """FLOPs of a token in convolutions and states of one layer, forward."""
+        return self.mean(lambda kind: layer_memory.mixing_flops(self.model_type, kind)) if self.kinds else 0.0
 
     def flops_per_token(self, context: int, trains: Trains = "all") -> float:
         """FLOPs of one training step per token: 6 for each multiplied number, and attention.
@@ -195,7 +212,9 @@ class Shape:
         """
         per_number = 6 if trains == "all" else 4
         layers = per_number * self.layers * self.layer_matrices
-        return layers + 6 * self.embedding + 12 * self.layers * self.query_width * context
+        attended = self.attends * self.query_width
+        layers += 3 * self.layers * self.mixing_flops
+        return layers + 6 * self.embedding + 12 * self.layers * attended * context
 
 
 def shape_from(config: Mapping[str, object], name: str) -> Shape:
@@ -251,9 +270,11 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
         chosen=mixture.get("chosen", 0),
         shared=mixture.get("shared", 0),
     )
+    known = {**defaults, **config}
+    if architecture.layer_kinds:
+        return _of_kinds(shape, architecture.layer_kinds({**known, "model_type": kind}, size))
     if architecture.layer_sizes is None:
         return shape
-    known = {**defaults, **config}
     if known["hidden_size_per_layer_input"]:
         columns, rows = size("hidden_size_per_layer_input"), size("vocab_size_per_layer_input")
         shape = replace(shape, layer_inputs=columns, layer_rows=rows)
@@ -285,6 +306,22 @@ def _mean(shape: Shape, sizes: Sequence[LayerSizes]) -> Shape:
     last = {each.head_dim: 2 * each.kv_heads * each.head_dim for each in sizes if each.kv_heads}
     shape = replace(shape, shared_keys=sum(last.values()))
     return replace(of(sizes), widest=of([max(sizes, key=lambda each: (each.head_dim, each.intermediate))]))
+
+
+def _of_kinds(shape: Shape, kinds: tuple[LayerKind, ...]) -> Shape:
+    """The mean of several kinds of layers, with the widths that give it the numbers of its matrices."""
+    shape = replace(shape, kinds=kinds, intermediate=kinds[0].sizes.get("mlp", shape.intermediate))
+    keys = shape.mean(lambda kind: kind.keys)
+    mixing = shape.mean(lambda kind: layer_memory.mixing_numbers(shape.model_type, kind))
+    queries = mixing / shape.hidden / 2 - keys
+    mean = replace(
+        shape,
+        head_dim=queries / shape.heads,
+        kv_heads=shape.heads * keys / queries,
+        attends=shape.mean(lambda kind: kind.attended) / queries,
+    )
+    recurrent = [kind for kind in kinds if not kind.attended]
+    return replace(mean, widest=replace(mean, kinds=(recurrent[0],))) if recurrent else mean
 
 
 def _refuse_others(config: Mapping[str, object], name: str, kind: str) -> None:
@@ -332,9 +369,9 @@ def base_shape(recipe: Recipe) -> Shape:
     planned = sorted(each.model_type for each in families().values() if each.architecture)
     if kind not in planned:
         family = families()[kind]
-        reason = family.unplanned or ("its layers are of several kinds" if family.recurrent else "")
+        reason = f" ({family.unplanned})" if family.unplanned else ""
         raise NotPlannedError(
-            f"base.model: the memory of the model type {kind!r} is not planned{f' ({reason})' if reason else ''}, only that "
+            f"base.model: the memory of the model type {kind!r} is not planned{reason}, only that "
             f"of {', '.join(planned)}; a guess would be wrong, so measure it with a short run of pretrain",
             kind,
         )

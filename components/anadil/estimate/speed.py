@@ -22,8 +22,9 @@ from anadil.artifacts.find import read_table, read_verified
 from anadil.core.errors import RecipeError
 from anadil.core.format import MIB, counted
 from anadil.core.json_text import json_lines
-from anadil.estimate.activations import liger_chunk_tokens
+from anadil.estimate.activations import layer_bytes, liger_chunk_tokens, step_name
 from anadil.estimate.instances import CPU, LOCAL, OTHER_FORMS, Machine
+from anadil.estimate.layer_memory import operators
 from anadil.estimate.layout import Kernels, Layout, Precision, Recompute, Work, layout_of, work_of
 from anadil.estimate.model_shape import Shape
 from anadil.recipe.sections import Recipe
@@ -256,11 +257,15 @@ class _Kernels:
 
     def attention_s(self) -> float:
         """A layer's attention forward; the half above the diagonal is skipped."""
-        flops = 2 * self.tokens * self.work.sequence_length * self.shape.query_width / self.tensor
-        return flops / self.peak(ATTENTION_SHARE, OTHER_ATTENTION_SHARE)
+        shape = self.shape
+        flops = 2 * self.work.sequence_length * shape.attends * shape.query_width / self.tensor
+        # A convolution or a state has as long for its own.
+        return self.tokens * (flops + shape.mixing_flops) / self.peak(ATTENTION_SHARE, OTHER_ATTENTION_SHARE)
 
     def traffic_s(self, *, backward: bool) -> float:
         """A layer's element-wise kernels; with tensor parallelism the norms are shared too."""
+        if self.shape.kinds:
+            return self.hybrid_traffic_s(backward=backward)
         shape, kind = self.shape, self.work.kernels
         of_hidden, of_heads, of_mlp = (BACKWARD_BYTES if backward else FORWARD_BYTES)[kind]
         per_token = (
@@ -270,6 +275,20 @@ class _Kernels:
         )
         num_bytes = self.tokens * per_token / self.tensor * self.work.compute_bytes / 2
         return max(_memory_s(num_bytes, self.machine), NUM_KERNELS[kind][backward] * LAUNCH_S)
+
+    def hybrid_traffic_s(self, *, backward: bool) -> float:
+        """The same for the mean of several kinds of layers, where a state goes from one part of a sequence to the next."""
+        shape = self.shape
+        # What is kept is written once; backwards it is read, and a gradient of its size is written and read.
+        num_bytes = self.tokens * layer_bytes(shape, self.work, Layout()) * (3 if backward else 1)
+        step = step_name(self.work, Layout())
+        num_kernels = shape.mean(
+            lambda kind: (
+                operators(shape.model_type, kind, step)[backward]
+                * (1 if kind.attended else self.work.sequence_length / 1_024)
+            )
+        )
+        return max(_memory_s(num_bytes, self.machine), num_kernels * LAUNCH_S)
 
     def loss_s(self) -> tuple[float, float]:
         """Products of the output table in all three directions, and the memory traffic of the loss."""

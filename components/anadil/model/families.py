@@ -56,6 +56,31 @@ COHERE = Architecture(
     norms_in_fp32=True,
     defaults={"tie_word_embeddings": True, "logit_scale": 0.0625},
 )
+QWEN_3_5 = Architecture(
+    norm="centred",
+    layer_kinds=layer_sizes.hybrid_layers,
+    only={
+        "linear_conv_kernel_dim": 4,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "attn_output_gate": True,
+    },
+    defaults={
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+    },
+)
+QWEN_3_5_EXPERTS = {
+    "num_key_value_heads": 2,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+}
 OLMO_2 = Architecture(
     norms_before=False, norms_after=True, head_norms="width", norms_in_fp32=True, rotation="fp32"
 )
@@ -281,7 +306,15 @@ FAMILIES = (
         architecture=OLMO_2,
         gguf=Gguf(architecture="olmo2", windows="same_base", own_head_size=False, fixed=OLMO_FIXED),
     ),
-    Family(model_type="olmo_hybrid", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn"),
+    Family(
+        model_type="olmo_hybrid",
+        layouts=PIPELINE_LAYOUTS,
+        recurrent="linear_attn",
+        architecture=Architecture(
+            layer_kinds=layer_sizes.hybrid_layers,
+            only={"linear_conv_kernel_dim": 4, "hidden_act": "silu", "attention_bias": False},
+        ),
+    ),
     # Phi-3, whose matrices for queries, keys and values are one.
     Family(
         model_type="phi3",
@@ -389,6 +422,17 @@ FAMILIES = (
         logits=LogitKeys(over="logits_scaling"),
         recurrent="mamba",
         experts=True,
+        architecture=Architecture(
+            layer_kinds=layer_sizes.hybrid_layers,
+            only={
+                "mamba_chunk_size": 256,
+                "mamba_d_conv": 4,
+                "mamba_conv_bias": True,
+                "mamba_proj_bias": False,
+                "attention_bias": False,
+            },
+            defaults={"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1_024},
+        ),
         version_4=Version4Keys(layer_types={"full_attention": "attention", "linear_attention": "mamba"}),
     ),
     Family(
@@ -427,6 +471,11 @@ FAMILIES = (
         layouts=PIPELINE_LAYOUTS,
         names=ModuleNames(norm="model.embedding_norm"),
         recurrent="conv",
+        architecture=Architecture(
+            layer_kinds=layer_sizes.hybrid_layers,
+            only={"conv_bias": False, "conv_L_cache": 3},
+            defaults={"num_key_value_heads": 8, "tie_word_embeddings": True},
+        ),
         gguf=Gguf(
             architecture="lfm2",
             own_head_size=False,
@@ -543,6 +592,7 @@ FAMILIES = (
     Family(
         model_type="qwen3_5_moe_text",
         layouts=PIPELINE_LAYOUTS,
+        architecture=replace(QWEN_3_5, defaults={**QWEN_3_5.defaults, **QWEN_3_5_EXPERTS}),
         recurrent="linear_attn",
         experts=True,
         gguf=replace(
@@ -551,7 +601,13 @@ FAMILIES = (
             counts={**QWEN_3_5_GGUF.counts, **EXPERT_COUNTS, **OWN_WIDTH, **SHARED_WIDTH},
         ),
     ),
-    Family(model_type="qwen3_5_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn", gguf=QWEN_3_5_GGUF),
+    Family(
+        model_type="qwen3_5_text",
+        layouts=PIPELINE_LAYOUTS,
+        architecture=QWEN_3_5,
+        recurrent="linear_attn",
+        gguf=QWEN_3_5_GGUF,
+    ),
     Family(
         model_type="seed_oss",
         layouts=ALL_LAYOUTS,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from anadil.model import gguf_layers
-from anadil.model.layer_sizes import LayerSizes
+from anadil.model.layer_sizes import LayerKind, LayerSizes
 
 LayoutName = Literal["shard", "context", "tensor", "pipeline"]
 """Keys of `pretrain.parallelism` that share a model."""
@@ -67,6 +67,8 @@ class Architecture:
     """True if values have a norm of each head without weights."""
     layer_sizes: Callable[[Mapping[str, Any], Callable[..., int]], tuple[LayerSizes, ...]] | None = None
     """Function of config.json that returns the sizes of each layer. None: all have the same."""
+    layer_kinds: Callable[[Mapping[str, Any], Callable[..., int]], tuple[LayerKind, ...]] | None = None
+    """Function of config.json that returns the kinds of layers. None: all are of one kind, which the fields above describe."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Values of config.json for keys that are missing."""
     only: Mapping[str, object] = field(default_factory=dict)

@@ -388,6 +388,11 @@ def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
             f"{recipe.pretrain.batch_size} sequences do not divide evenly over {layout.data} groups of devices; "
             f"the slowest takes {layout.micro_batch_size * layout.micro_batches}."
         )
+    if request.trained.kinds:
+        assumptions.append(
+            "Layers with a convolution or a state are counted as transformers computes them in PyTorch, for documents that fill a "
+            "sequence. No GPU has measured their speed. With pretrain.parallelism.context their memory is an upper bound."
+        )
     of_machine = CPU_ASSUMPTIONS if request.machine.device == CPU else GPU_ASSUMPTIONS
     return (*assumptions, *of_machine, *ASSUMPTIONS)
 
