@@ -59,8 +59,9 @@ those have one, stacks where they are published so, as Qwen 3.5 is. The loss tha
 `config.json` sets `output_router_logits`. An adapter leaves experts out. Experts of GPT-OSS in MXFP4 are unpacked to BF16
 once, into `base` below `storage.root` or `ANADIL_CACHE`: 42 GB for 20B, 234 GB for 120B. Convolutions and states of
 {recurrent} start anew at every document. With `context` each process computes them for whole
-sequences, and `anadil plan` gives an upper bound of their memory. On a GPU with `flash-linear-attention` and `causal-conv1d` the kernels are told where documents begin, which was
-not run yet. Generated from `components/anadil/model/families.py` by `scripts/make_reference.py`.
+sequences, and `anadil plan` gives an upper bound of their memory. On a GPU with `flash-linear-attention` and `causal-conv1d`
+the kernels are told where documents begin, which was not run yet. The plan counts layers without them. Generated from
+`components/anadil/model/families.py` by `scripts/make_reference.py`.
 
 A type without GGUF has one of these reasons:
 

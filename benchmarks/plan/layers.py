@@ -150,12 +150,13 @@ def _kind(config: Callable[[Sizes], dict[str, Any]], token: Basis, layer: Basis)
 
 
 def _delta_kinds(model_type: str, mlp: Basis, of_mlp: Basis) -> dict[str, Kind]:
+    """Values have as many heads as keys in OLMo Hybrid and in small Qwen 3.5, and more in others."""
     linear, full = "linear_attention", "full_attention"
+    more = _kind(_delta(linear, model_type), [*DELTA, *mlp], [*OF_DELTA, *of_mlp])
+    equal = _kind(_delta(linear, model_type, equal=True), [*EQUAL, *mlp], [*OF_EQUAL, *of_mlp])
     return {
-        linear: _kind(_delta(linear, model_type), [*DELTA, *mlp], [*OF_DELTA, *of_mlp]),
-        f"{linear}, equal heads": _kind(
-            _delta(linear, model_type, equal=True), [*EQUAL, *mlp], [*OF_EQUAL, *of_mlp]
-        ),
+        **({} if model_type == "olmo_hybrid" else {linear: more}),
+        **({} if model_type == "qwen3_5_moe_text" else {f"{linear}, equal heads": equal}),
         full: _kind(_delta(full, model_type), [*HEADS, *mlp], [*OF_HEADS, *of_mlp]),
     }
 

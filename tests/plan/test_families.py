@@ -70,7 +70,9 @@ MORE: dict[str, dict[str, Any]] = {
     "mixtral": {"num_local_experts": 8},
     "olmoe": {"num_experts": 8, "num_experts_per_tok": 2},
     "qwen2_moe": {**EXPERTS, "shared_expert_intermediate_size": 1_024},
-    "qwen3_5_moe_text": EXPERTS | DELTA | {"shared_expert_intermediate_size": 512},
+    "qwen3_5_moe_text": EXPERTS
+    | DELTA
+    | {"linear_num_value_heads": 32, "shared_expert_intermediate_size": 512},
     "qwen3_5_text": DELTA,
     "qwen3_moe": EXPERTS,
 }
@@ -256,6 +258,15 @@ def test_kinds_of_layers_that_are_wrong_are_refused_by_key(
 ) -> None:
     with pytest.raises(DataError, match=words):
         shape_from(SIZES | MORE[kind] | {"model_type": kind} | changes, "x")
+
+
+def test_a_kind_of_layers_without_a_row_of_the_table_is_not_guessed() -> None:
+    settings = SIZES | MORE["olmo_hybrid"] | {"model_type": "olmo_hybrid", "linear_num_value_heads": 32}
+
+    with pytest.raises(
+        NotPlannedError, match=r"x/config\.json: layers of the kind 'linear_attention' are not planned"
+    ):
+        shape_from(settings, "x")
 
 
 def test_the_widest_layer_is_planned_with_the_vocabulary_that_is_trained() -> None:

@@ -17,6 +17,11 @@ Factors = Mapping[str, float]
 """Product of sizes, as `hidden*mlp` -> bytes of each."""
 
 
+def is_known(model_type: str, kind: LayerKind) -> bool:
+    """True if the table has the kind."""
+    return kind.name in _rows()[model_type]
+
+
 def total(factors: Factors, kind: LayerKind) -> float:
     """Sum of products of a kind's sizes."""
     result = 0.0

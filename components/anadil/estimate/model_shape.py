@@ -272,7 +272,14 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
     )
     known = {**defaults, **config}
     if architecture.layer_kinds:
-        return _of_kinds(shape, architecture.layer_kinds({**known, "model_type": kind}, size))
+        kinds = architecture.layer_kinds({**known, "model_type": kind}, size)
+        if unknown := [each.name for each in kinds if not layer_memory.is_known(kind, each)]:
+            raise NotPlannedError(
+                f"{name}/config.json: layers of the kind {unknown[0]!r} are not planned for the model type {kind!r}, so measure "
+                "it with a short run of pretrain",
+                kind,
+            )
+        return _of_kinds(shape, kinds)
     if architecture.layer_sizes is None:
         return shape
     if known["hidden_size_per_layer_input"]:
