@@ -198,6 +198,22 @@ def test_a_text_file_in_a_legacy_encoding_is_read_and_reported(
     assert "haber.txt: not UTF-8; read as cp1254" in caplog.text
 
 
+@pytest.mark.parametrize("num_lines", [3, 30])
+def test_lines_in_another_encoding_than_the_rest_are_read_in_theirs(tmp_path: Path, num_lines: int) -> None:
+    rest, joined = "Əvvəl şəhərdə güclü külək əsdi, sonra isə ağaclar aşdı. " * 6, "İşçi çağırdı, güldü. " * 6
+    lines = [rest.encode()] * num_lines + [joined.encode("cp1254")]
+    (tmp_path / "a.txt").write_bytes(b"\n".join(lines))
+    (tmp_path / "a.csv").write_bytes(b"\n".join([b"text", *(b'"%s"' % each for each in lines)]))
+
+    found, read_stats = read_file(tmp_path / "a.txt", language="az", txt_document="guess")
+    of_table, stats_of_table = read_file(tmp_path / "a.csv", language="az")
+
+    assert "\n".join(raw.text for raw in found) == "\n".join([rest] * num_lines + [joined])
+    assert (len(found), read_stats.recoded) == ((1, 0) if num_lines == 3 else (31, 1))
+    assert [raw.text for raw in of_table] == [rest] * num_lines
+    assert stats_of_table.places == [f"a.csv:{num_lines + 2}: not UTF-8"]
+
+
 def test_a_text_file_that_is_no_document_is_refused_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

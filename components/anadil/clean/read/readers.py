@@ -391,7 +391,11 @@ def _cut_txt(source: Source, known: text_cut.TextCut, read_stats: ReadStats) -> 
         if isinstance(line, line_reader.TooLong):
             read_stats.refuse(f"{source.name}:{number}", str(line))
             continue
-        text = line.removeprefix(b"\xef\xbb\xbf").decode(codec, "replace").strip("\r\n")
+        try:
+            text = line.removeprefix(b"\xef\xbb\xbf").decode(codec).strip("\r\n")
+        except UnicodeDecodeError:  # somebody has joined files
+            text = decode_text(line, letters=letters_of(source.language))[0].strip("\r\n")
+            read_stats.recoded += 1
         if known.is_numbered:
             text = text_cut.NUMBERED.sub("", text, count=1)
         is_end = text_cut.SEPARATOR.fullmatch(text.strip()) if known.is_separated else not text.strip()
