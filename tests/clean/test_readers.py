@@ -2,6 +2,7 @@ import codecs
 import gzip
 import io
 import json
+import re
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ import pytest
 import zstandard
 
 from anadil.artifacts import hub_files, ranged, storage
+from anadil.artifacts.text_files import json_rows
 from anadil.clean.read import readers
 from anadil.clean.read.input_kinds import SUFFIXES, check_suffixes
 from anadil.clean.read.read_stats import ReadStats
@@ -76,6 +78,7 @@ def test_all_frames_of_a_zst_file_are_read(tmp_path: Path) -> None:
         (b'["text"]', "not a JSON object but a list"),
         (b'{"body": "a", "id": 1}', "no key 'text' (clean.text_field) among 'body', 'id'"),
         (b'{"text": ["a"]}', "'text' is not text but a list"),
+        (b'{"text": "a", "text": "b"}', "not JSON: key 'text' is given twice; remove one"),
         (b"[" * 100_000, "not JSON: "),
     ],
 )
@@ -99,6 +102,26 @@ def test_jsonl_in_utf_16_is_refused_once_with_the_remedy(tmp_path: Path, codec: 
     standard = codec.upper().replace("-LE", "LE").replace("-BE", "BE")
     with pytest.raises(DataError, match=rf"{path.name}: is in {standard}, .*`iconv -f {standard} -t UTF-8`"):
         read_file(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "taken"),
+    [
+        (json.dumps([{"text": "a"}]), "'.[]'"),
+        ("[\r\n{}]", "'.[]'"),
+        (json.dumps({"text": "a"}, indent=1), "."),
+    ],
+)
+def test_jsonl_over_several_lines_is_refused_once_with_the_remedy(
+    tmp_path: Path, content: str, taken: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(content, newline="")
+    read: list[Callable[[], object]] = [lambda: read_file(path), lambda: [*json_rows(path, "a.jsonl")]]
+
+    for each in read:
+        with pytest.raises(DataError, match=rf"a\.jsonl: .*; .* `jq -c {re.escape(taken)}`"):
+            each()
 
 
 @pytest.mark.parametrize("start", [b"\0\0\0\0", b"\0", codecs.BOM_UTF8, b"\n"])

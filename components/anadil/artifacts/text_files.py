@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from anadil.artifacts import line_reader
+from anadil.artifacts.json_values import refuse_no_lines
 from anadil.artifacts.separated_file import SEPARATORS, Fault, Place, SeparatedFile, not_utf_8
 from anadil.artifacts.workbook import WORKBOOK, Workbook, open_workbook
 from anadil.core.errors import DataError, PreflightError
@@ -57,13 +58,15 @@ def text_rows(path: Path, name: str, field: str) -> Iterator[tuple[str, object]]
 def json_rows(path: Path, name: str, remedy: str = "") -> Iterator[tuple[int, object]]:
     """Yield the values of the lines of a file with the number of their line; blank lines have none."""
     for number, line in enumerate(line_reader.bounded_lines(path, name), start=1):
+        if number == 1:
+            refuse_no_lines(name, line)
         if isinstance(line, line_reader.TooLong):
             raise DataError(f"{name}:{number}: {line}; {remedy or 'write each record as a line of its own'}")
         if not line.strip():
             continue
         try:
             # Some editors begin a file with a byte order mark.
-            value = parse_json(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            value = parse_json(line.decode("utf-8-sig" if number == 1 else "utf-8"), no_twins=True)
         except ValueError as error:
             raise DataError(
                 f"{name}:{number}: not a JSON line ({error}); {remedy or 'correct or remove the line'}"
