@@ -259,7 +259,7 @@ def with_known_names(row: Mapping[str, object]) -> dict[str, object]:
 
 
 def _names_in(row: Mapping[str, object]) -> dict[str, str]:
-    """Key -> the name that it is read under. Of several for one name, the one that is written so or the first has it."""
+    """Keys with the names of formats. Of several keys for one name, the exact or else the first one counts."""
     first: dict[str, str] = {}
     for key in sorted(row, key=lambda key: known_name(key) != key):
         first.setdefault(known_name(key), key)

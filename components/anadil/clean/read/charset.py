@@ -75,7 +75,7 @@ def decode_text(data: bytes, labels: Sequence[str] = (), letters: Letters = UNKN
 
 
 def _with_other_lines(text: str, data: bytes, labels: Sequence[str], letters: Letters) -> str:
-    """Read the lines that are not UTF-8 in their own encoding: somebody has joined files."""
+    """Read lines that are not UTF-8 in another encoding: somebody has joined files."""
     lines = data.split(b"\n") if "\ufffd" in text else []
     others = {line for line in lines if nearly_utf_8(line) is None}
     if not others:
