@@ -40,12 +40,16 @@ def test_messages_go_before_a_prompt_column_beside_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["response", "completion"])
-def test_a_prompt_and_its_answer_make_a_chat(tmp_path: Path, key: str) -> None:
-    file = written(tmp_path, {"prompt": " Salam! ", key: "Salam!\n", "lang": "az"})
+def test_a_prompt_and_its_answer_make_a_chat_beside_empty_columns_of_other_layouts(
+    tmp_path: Path, key: str
+) -> None:
+    others: dict[str, object] = {"messages": [], "conversations": "", "prompt": "", "response": ""}
+    file = written(tmp_path, {**others, "instruction": " Salam,\r\ndost! ", key: "Salam!\r", "lang": "az"})
 
     [chat] = read_chats([file], DroppedChats())
 
-    assert [(m.role, m.content) for m in chat.messages] == [("user", "Salam!"), ("assistant", "Salam!")]
+    said = [("user", "Salam,\ndost!"), ("assistant", "Salam!")]
+    assert [(m.role, m.content) for m in chat.messages] == said
 
 
 @pytest.mark.parametrize(
@@ -58,13 +62,13 @@ def test_a_prompt_and_its_answer_make_a_chat(tmp_path: Path, key: str) -> None:
         ({"messages": [{"role": "user"}]}, "malformed"),
         ({"messages": [{"role": "assistant", "content": [{"type": "text"}]}]}, "malformed"),
         ({"prompt": "Salam", "response": 7}, "malformed"),
-        ({"messages": []}, "no_answer"),
+        ({"messages": []}, "no_chat"),
         ({"messages": [QUESTION]}, "no_answer"),
         ({"messages": [ANSWER, QUESTION]}, "role_order"),
         ({"messages": [QUESTION, QUESTION, ANSWER]}, "role_order"),
         ({"messages": [QUESTION, ANSWER, ANSWER]}, "role_order"),
         ({"messages": [QUESTION, {**ANSWER, "content": " \n"}]}, "empty_message"),
-        ({"prompt": "", "response": "Salam"}, "empty_message"),
+        ({"prompt": "", "response": "Salam"}, "no_chat"),
         ({"prompt": "Salam", "response": "\ud83d"}, "not_unicode"),
     ],
 )
@@ -297,18 +301,31 @@ def test_what_is_not_read_is_said_once_a_file_with_its_rows(
     rows = [
         {"messages": [asked, scored], "lang": "az", "system": "Qısa."},
         {"messages": [QUESTION, ANSWER], "lang": "az", "tags": []},
-        {"prompt": "Kim?", "answer": "Əli.", "rationale": "Mətndə yazılıb."},
+        {
+            "Prompt ": "Kim?",
+            "answer": "Əli.",
+            "rationale": "Mətndə yazılıb.",
+            "PROMPT": "Nə?",
+            "Answer": "O.",
+        },
     ]
     dropped = DroppedChats()
     caplog.set_level("INFO")
 
     list(read_chats([written(tmp_path, *rows)], dropped))
 
-    unread = {"messages.score": 1, "messages.thinking": 1, "lang": 2, "rationale": 1}
+    unread = {
+        "messages.score": 1,
+        "messages.thinking": 1,
+        "lang": 2,
+        "rationale": 1,
+        "PROMPT": 1,
+        "Answer": 1,
+    }
     assert dropped.unread == {"chats.jsonl": unread}
     [told] = caplog.messages
     assert told == (
         "chats.jsonl: columns that are not read, and in how many rows they hold something: "
-        "lang (2), messages.score (1), messages.thinking (1), rationale (1); finetune.columns names the one of a question, "
-        "an answer, a system turn or a context"
+        "lang (2), Answer (1), PROMPT (1), messages.score (1), messages.thinking (1), rationale (1); finetune.columns names the "
+        "one of a question, an answer, a system turn or a context"
     )

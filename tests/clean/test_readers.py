@@ -2,6 +2,7 @@ import codecs
 import gzip
 import io
 import json
+import re
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ import pytest
 import zstandard
 
 from anadil.artifacts import hub_files, ranged, storage
+from anadil.artifacts.text_files import json_rows
 from anadil.clean.read import readers
 from anadil.clean.read.input_kinds import SUFFIXES, check_suffixes
 from anadil.clean.read.read_stats import ReadStats
@@ -76,6 +78,7 @@ def test_all_frames_of_a_zst_file_are_read(tmp_path: Path) -> None:
         (b'["text"]', "not a JSON object but a list"),
         (b'{"body": "a", "id": 1}', "no key 'text' (clean.text_field) among 'body', 'id'"),
         (b'{"text": ["a"]}', "'text' is not text but a list"),
+        (b'{"text": "a", "text": "b"}', "not JSON: key 'text' is given twice; remove one"),
         (b"[" * 100_000, "not JSON: "),
     ],
 )
@@ -99,6 +102,26 @@ def test_jsonl_in_utf_16_is_refused_once_with_the_remedy(tmp_path: Path, codec: 
     standard = codec.upper().replace("-LE", "LE").replace("-BE", "BE")
     with pytest.raises(DataError, match=rf"{path.name}: is in {standard}, .*`iconv -f {standard} -t UTF-8`"):
         read_file(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "taken"),
+    [
+        (json.dumps([{"text": "a"}]), "'.[]'"),
+        ("[\r\n{}]", "'.[]'"),
+        (json.dumps({"text": "a"}, indent=1), "."),
+    ],
+)
+def test_jsonl_over_several_lines_is_refused_once_with_the_remedy(
+    tmp_path: Path, content: str, taken: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(content, newline="")
+    read: list[Callable[[], object]] = [lambda: read_file(path), lambda: [*json_rows(path, "a.jsonl")]]
+
+    for each in read:
+        with pytest.raises(DataError, match=rf"a\.jsonl: .*; .* `jq -c {re.escape(taken)}`"):
+            each()
 
 
 @pytest.mark.parametrize("start", [b"\0\0\0\0", b"\0", codecs.BOM_UTF8, b"\n"])
@@ -196,6 +219,22 @@ def test_a_text_file_in_a_legacy_encoding_is_read_and_reported(
     assert "akşam şehirde güçlü" in found[0].text
     assert read_stats.recoded == 1
     assert "haber.txt: not UTF-8; read as cp1254" in caplog.text
+
+
+@pytest.mark.parametrize("num_lines", [3, 30])
+def test_lines_in_another_encoding_than_the_rest_are_read_in_theirs(tmp_path: Path, num_lines: int) -> None:
+    rest, joined = "Əvvəl şəhərdə güclü külək əsdi, sonra isə ağaclar aşdı. " * 6, "İşçi çağırdı, güldü. " * 6
+    lines = [rest.encode()] * num_lines + [joined.encode("cp1254")]
+    (tmp_path / "a.txt").write_bytes(b"\n".join(lines))
+    (tmp_path / "a.csv").write_bytes(b"\n".join([b"text", *(b'"%s"' % each for each in lines)]))
+
+    found, read_stats = read_file(tmp_path / "a.txt", language="az", txt_document="guess")
+    of_table, stats_of_table = read_file(tmp_path / "a.csv", language="az")
+
+    assert "\n".join(raw.text for raw in found) == "\n".join([rest] * num_lines + [joined])
+    assert (len(found), read_stats.recoded) == ((1, 0) if num_lines == 3 else (31, 1))
+    assert [raw.text for raw in of_table] == [rest] * num_lines
+    assert stats_of_table.places == [f"a.csv:{num_lines + 2}: not UTF-8"]
 
 
 def test_a_text_file_that_is_no_document_is_refused_with_the_remedy(

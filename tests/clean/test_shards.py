@@ -212,6 +212,17 @@ def test_a_file_that_cannot_be_cut_is_one_range_and_its_reader_says_what_is_wron
     assert plan_shards([], 1_000, 1) == []
 
 
+def test_files_without_a_byte_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("a.jsonl", "b.csv"):
+        (tmp_path / name).touch()
+
+    plan_shards([str(tmp_path / name) for name in ("a.jsonl", "b.csv")], 1, 1)
+
+    assert (
+        f"2 files without a byte, such as {tmp_path}/a.jsonl; write it again, or leave it out" in caplog.text
+    )
+
+
 def test_shards_do_not_change_a_byte(tmp_path: Path) -> None:
     files = write_inputs(tmp_path / "raw")
     whole = clean(tmp_path / "one", *files, max_bad_records=0.5)

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from transformers import PreTrainedTokenizerFast
 
@@ -36,12 +38,11 @@ class Reader:
         self.folder, self.model, self.tokenizer = folder, model, tokenizer
         self.dropped = DroppedChats()
 
-    def read(self, *files: str, side: Any = None, **settings: object) -> Rows:
+    def read(self, *files: str, side: Any = None, text_field: str = "text", **settings: object) -> Rows:
         self.dropped = DroppedChats()
         chosen = {"heldout_fraction": 0, "max_length": 256, "mix": {}, **settings}
-        recipe = load_recipe(
-            "smoke", [f"finetune.{key}={json.dumps(value)}" for key, value in chosen.items()]
-        )
+        sets = [f"finetune.{key}={json.dumps(value)}" for key, value in chosen.items()]
+        recipe = load_recipe("smoke", [*sets, f"clean.text_field={text_field}"])
         (self.folder / "out").mkdir(exist_ok=True)
         job = Job(
             recipe=recipe, inputs={"model": self.model}, files=files, side_files=side or {}, out=self.folder / "out",
@@ -140,11 +141,13 @@ def test_of_near_copies_the_held_out_one_stays(reader: Reader, tmp_path: Path) -
     assert reader.dropped.places == {"near_duplicate": ["a.jsonl:1"]}
 
 
-@pytest.mark.parametrize("name", ["heldout.jsonl", "heldout.txt"])
+@pytest.mark.parametrize("name", ["heldout.jsonl", "heldout.parquet", "heldout.txt"])
 def test_what_evaluation_asks_and_scores_is_left_out(reader: Reader, tmp_path: Path, name: str) -> None:
     questions = put(tmp_path, "questions.jsonl", [{"question": "Paytaxt hansıdır?", "answer": "Bakı"}])
     text = f"Bir başlıq\n{LONG}\n"
-    heldout = put(tmp_path, name, [{"text": None}, {"text": text}])
+    heldout = put(tmp_path, name, [{"document": {"text": text}}])
+    if name.endswith(".parquet"):
+        pq.write_table(pa.table({"document": [{"text": text}]}), heldout)
     if name.endswith(".txt"):
         Path(heldout).write_text(text, encoding="utf-8")
     rows = [
@@ -155,7 +158,7 @@ def test_what_evaluation_asks_and_scores_is_left_out(reader: Reader, tmp_path: P
     ]
     side = {"evaluate.questions": (questions,), "evaluate.heldout": (heldout,)}
 
-    found = reader.read(put(tmp_path, "a.jsonl", rows), side=side)
+    found = reader.read(put(tmp_path, "a.jsonl", rows), side=side, text_field="document.text")
 
     assert len(found.train) == 2
     assert reader.dropped.places == {"evaluation_question": ["a.jsonl:1", "a.jsonl:2"]}

@@ -24,9 +24,9 @@ def write_jsonl(path: Path, texts: Iterable[str]) -> Path:
     return path
 
 
-def read_file(path: Path, text_field: str = "text") -> tuple[list[RawRecord], ReadStats]:
+def read_file(path: Path, text_field: str = "text", **settings: Any) -> tuple[list[RawRecord], ReadStats]:
     read_stats = ReadStats()
-    return list(read_records(str(path), path.name, text_field, read_stats)), read_stats
+    return list(read_records(str(path), path.name, text_field, read_stats, **settings)), read_stats
 
 
 class InThisProcess:

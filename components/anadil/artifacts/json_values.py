@@ -20,6 +20,8 @@ PACKED_JSON = (".json.gz", ".json.zst")
 JSON_SUFFIXES = (".json", *PACKED_JSON)
 FIRST_KEY = re.compile(r'\ufeff?\s*(?:\[\s*)?(?:\{\s*(?:"|$)|$)')
 """How a file of JSON objects, or of a list of them, begins; bytes that are damaged do not."""
+NO_LINES = re.compile(rb"(?:\xef\xbb\xbf)?\s*([\[{])\s*(?:(?<=\[)\{.*)?$", re.DOTALL)
+"""First line of a list of objects, or of an object over several lines."""
 FIRST_BYTES = 256
 SPACE = re.compile(r"[ \t\r\n]*")
 
@@ -35,6 +37,16 @@ def refuse_wide(name: str, first: bytes | TooLong) -> None:
         raise DataError(
             f"{name}: is in {standard}, but JSON is read in UTF-8 only; convert it, such as with "
             f"`iconv -f {standard} -t UTF-8`"
+        )
+
+
+def refuse_no_lines(name: str, first: bytes | TooLong) -> None:
+    """Refuse a file of lines that is one list, or objects over several lines, which no correction of a line mends."""
+    refuse_wide(name, first)
+    if isinstance(first, bytes) and (begin := NO_LINES.match(first)):
+        taken = "'.[]'" if begin[1] == b"[" else "."
+        raise DataError(
+            f"{name}: is JSON over several lines, or one list; write an object a line, such as with `jq -c {taken}`"
         )
 
 

@@ -58,7 +58,7 @@ def retained_documents(
         built_in = uri.startswith(storage.BUILT_IN)
         name = uri.removeprefix(storage.BUILT_IN).partition("/")[0] if built_in else name_of_file(uri)
         is_empty = True
-        for document in documents_of((uri,), "text" if built_in else text_field, name, copy):
+        for document in documents_of((uri,), text_field, name, copy):
             if document.text:
                 is_empty = False
                 yield document
@@ -72,9 +72,10 @@ def documents_of(
     """Yield the documents of files, in order."""
     check_heldout_files(files)
     for uri in files:
+        field = "text" if uri.startswith(storage.BUILT_IN) else text_field
         with copy(uri) as path:
-            for place, row in text_rows(path, uri, text_field):
-                text = text_of(row, text_field, place)
+            for place, row in text_rows(path, uri, field):
+                text = text_of(row, field, place)
                 assert isinstance(row, dict)
                 yield Document(
                     id=str(row.get("id") or hashlib.sha256(text.encode()).hexdigest()[:16]),

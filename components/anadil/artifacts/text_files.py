@@ -6,16 +6,17 @@
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from anadil.artifacts import line_reader
+from anadil.artifacts.json_values import refuse_no_lines
 from anadil.artifacts.separated_file import SEPARATORS, Fault, Place, SeparatedFile, not_utf_8
 from anadil.artifacts.workbook import WORKBOOK, Workbook, open_workbook
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import MIB, human_bytes
 from anadil.core.install import install
-from anadil.core.json_text import parse_json
+from anadil.core.json_text import field_of, parse_json
 from anadil.text.code_pages import best_code_page, nearly_utf_8, say_lost_letters
 from anadil.text.letters import UNKNOWN, Letters
 
@@ -57,13 +58,15 @@ def text_rows(path: Path, name: str, field: str) -> Iterator[tuple[str, object]]
 def json_rows(path: Path, name: str, remedy: str = "") -> Iterator[tuple[int, object]]:
     """Yield the values of the lines of a file with the number of their line; blank lines have none."""
     for number, line in enumerate(line_reader.bounded_lines(path, name), start=1):
+        if number == 1:
+            refuse_no_lines(name, line)
         if isinstance(line, line_reader.TooLong):
             raise DataError(f"{name}:{number}: {line}; {remedy or 'write each record as a line of its own'}")
         if not line.strip():
             continue
         try:
             # Some editors begin a file with a byte order mark.
-            value = parse_json(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            value = parse_json(line.decode("utf-8-sig" if number == 1 else "utf-8"), no_twins=True)
         except ValueError as error:
             raise DataError(
                 f"{name}:{number}: not a JSON line ({error}); {remedy or 'correct or remove the line'}"
@@ -95,7 +98,7 @@ def table_rows(
         with pa.memory_map(str(path)) as stream:
             if name.lower().endswith(".arrow"):
                 batches = arrow_batches(stream, name)
-            elif field is not None and field not in pq.read_schema(stream).names:
+            elif field is not None and not {field, field.partition(".")[0]} & {*pq.read_schema(stream).names}:
                 raise DataError(f"{name}: has no column {field!r}; set clean.text_field")
             else:
                 batches = parquet_batches(stream, name, at_a_time, None if field is None else [field])
@@ -111,7 +114,9 @@ def table_rows(
 
 def text_of(row: object, field: str, place: str) -> str:
     """The text of a row."""
-    text = row.get(field) if isinstance(row, dict) else None
+    text = None
+    with suppress(KeyError):
+        text = field_of(row, field) if isinstance(row, dict) else None
     if not isinstance(text, str):
         raise DataError(f"{place}: has no text in {field!r}; set clean.text_field or correct the record")
     try:

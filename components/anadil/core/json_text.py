@@ -25,7 +25,7 @@ class TooDeepError(ValueError):
 
 
 def parse_json(text: str | bytes, *, no_twins: bool = False) -> Any:
-    """The value of a text, as `json.loads`; `no_twins` refuses a key that a table has twice."""
+    """The value of a text, as `json.loads`; `no_twins` refuses a key that a table has twice with other values."""
     try:
         value = json.loads(text, object_pairs_hook=_without_twins if no_twins else None)
     except RecursionError:
@@ -63,10 +63,8 @@ def refuse_deep(value: object) -> None:
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
-    if len(table) < len(pairs):
-        names = [name for name, _ in pairs]
-        twin = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"key {twin!r} is given twice; remove one")
+    if len(table) < len(pairs) and (twins := [name for name, value in pairs if table[name] != value]):
+        raise ValueError(f"key {twins[0]!r} is given twice; remove one")
     return table
 
 

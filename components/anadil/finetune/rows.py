@@ -23,10 +23,9 @@ import pyarrow as pa
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from anadil.artifacts import storage
 from anadil.artifacts.base_model import model_config
-from anadil.artifacts.chat_files import read_chats, refuse_no_chats, refuse_unknown_mix, rows_of
-from anadil.artifacts.line_reader import MAX_LINE_BYTES, TooLong
+from anadil.artifacts.chat_files import read_chats, refuse_no_chats, refuse_unknown_mix
+from anadil.artifacts.scored_text import documents_of
 from anadil.core.errors import DataError
 from anadil.finetune.encode import Example, encode_chats
 from anadil.finetune.trainer import Mix
@@ -373,15 +372,14 @@ class EvaluationQuestions:
 
     def __init__(self, job: Job) -> None:
         """Read the files that the recipe names."""
-        files = job.side_files.get("evaluate.questions", ())
+        files, heldout = (job.side_files.get(f"evaluate.{key}", ()) for key in ("questions", "heldout"))
         letters = letters_of(job.recipe.language_code)
         questions = read_chats(files, DroppedChats(), columns=job.recipe.finetune.columns, letters=letters)
         self._turns = {fingerprint(folded(turn)) for chat in questions for turn in chat.questions}
         self._lines = {
             line
-            for uri in job.side_files.get("evaluate.heldout", ())
-            for text in _texts(uri, job.recipe.clean.text_field)
-            for line in _lines(text)
+            for document in documents_of(heldout, job.recipe.clean.text_field, "")
+            for line in _lines(document.text)
         }
 
     def without(self, chats: Iterable[Chat], dropped: DroppedChats) -> Iterator[Chat]:
@@ -406,16 +404,3 @@ def _lines(text: str) -> Iterator[int]:
         plain = folded(line)
         if len(plain) >= MIN_LINE_CHARS:
             yield fingerprint(plain)
-
-
-def _texts(uri: str, text_field: str) -> Iterator[str]:
-    with storage.local_copy(uri) as path:
-        if uri.lower().endswith(".txt"):
-            if (size := Path(path).stat().st_size) > MAX_LINE_BYTES:
-                raise DataError(f"{uri}: {TooLong(size, 'text')}; cut it, or give it as .jsonl")
-            yield Path(path).read_text(encoding="utf-8", errors="replace")
-            return
-        for _, row in rows_of(path, uri):
-            text = row.get(text_field)
-            if isinstance(text, str):
-                yield text

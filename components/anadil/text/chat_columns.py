@@ -254,8 +254,16 @@ _NAMES = {_letters(key): key for key in KEYS}
 
 
 def with_known_names(row: Mapping[str, object]) -> dict[str, object]:
-    """A row or a turn with the keys that are read under their names; a key that is written so goes first."""
-    return {key if (name := known_name(key)) in row else name: value for key, value in row.items()}
+    """A row or a turn with the keys that are read under their names."""
+    return {name: row[key] for key, name in _names_in(row).items()}
+
+
+def _names_in(row: Mapping[str, object]) -> dict[str, str]:
+    """Keys with the names of formats. Of several keys for one name, the exact or else the first one counts."""
+    first: dict[str, str] = {}
+    for key in sorted(row, key=lambda key: known_name(key) != key):
+        first.setdefault(known_name(key), key)
+    return {key: name if first[name := known_name(key)] == key else key for key in row}
 
 
 def with_names(row: Mapping[str, object], columns: Names) -> dict[str, object]:
@@ -290,7 +298,7 @@ def _has(row: Mapping[str, object], path: str) -> bool:
 
 def first_of(row: Mapping[str, object], names: Iterable[str]) -> str | None:
     """The first of some columns that holds something."""
-    return next((name for name in names if row.get(name) is not None), None)
+    return next((name for name in names if _holds(row.get(name))), None)
 
 
 def below(row: Mapping[str, object], asked: str) -> list[str]:
@@ -351,7 +359,7 @@ def reasoning_of(turn: Mapping[str, object]) -> str:
 
 def unread_columns(row: Mapping[str, object], read: set[str]) -> Iterator[str]:
     """Columns of a row that hold something and are not read."""
-    return (name for name, value in row.items() if known_name(name) not in read and _holds(value))
+    return (key for key, name in _names_in(row).items() if not {key, name} & read and _holds(row[key]))
 
 
 def given_turns(given: object) -> object:

@@ -284,7 +284,7 @@ def read_messages(row: Mapping[str, object]) -> tuple[Message, ...]:
     parts = (
         each for key in chat_columns.SYSTEMS if (each := chat_columns.system_parts(row.get(key))) is not None
     )
-    system = next(filter(None, (_text(each).strip() for each in parts)), "")
+    system = next(filter(None, (_stripped(_text(each)) for each in parts)), "")
     if system and not (messages and messages[0].role == "system"):
         messages.insert(0, Message(role="system", content=system))
     # Turns behind the last answer that is learnt cost tokens and teach nothing.
@@ -412,7 +412,11 @@ def _message(item: object) -> Message:
     if isinstance(learnt, str):
         raise RefusedRowError("unknown_mark", learnt)
     thought = chat_columns.reasoning_of(item) if chat_columns.ROLES[plain] == "assistant" else ""
-    return Message(role=chat_columns.ROLES[plain], content=text.strip(), trained=learnt, reasoning=thought)
+    return Message(role=chat_columns.ROLES[plain], content=_stripped(text), trained=learnt, reasoning=thought)
+
+
+def _stripped(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n").strip()
 
 
 def _text(content: object) -> str:

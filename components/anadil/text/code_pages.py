@@ -46,8 +46,8 @@ LOST = re.compile(r"(?<=[^\W\d_])\?(?=[^\W\d_])")
 """Sign that programs write for a letter that a code page lacks, such as `s?n` for sən in Windows-1254."""
 MIN_LOST = 3
 """Fewer are two sentences without a space, or addresses. Chosen by us."""
-MAX_DAMAGE = 0.01
-"""Share of the characters beyond ASCII up to which a text is UTF-8 with damage: pages are cut at 1 MiB."""
+MAX_DAMAGE = 0.3
+"""Share of the characters beyond ASCII up to which a text is UTF-8 with damage: pages are cut, and files joined. Measured: 0.58 or more in 163 texts of other encodings."""
 NO_TEXT = re.compile("[\x80-\x9f\ufffd\u2500-\u25a0\u2320\u2321]")
 """Controls, lost characters, and lines of boxes."""
 

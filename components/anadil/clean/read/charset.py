@@ -60,7 +60,7 @@ def decode_text(data: bytes, labels: Sequence[str] = (), letters: Letters = UNKN
     if codec:
         return data[len(mark) :].decode(codec, "replace"), codec
     if (text := nearly_utf_8(data)) is not None:
-        return text, "utf-8"
+        return _with_other_lines(text, data, labels, letters), "utf-8"
     candidates = list(dict.fromkeys(_candidates(data, declared)))
     if code_page := best_code_page(data, [each for each in candidates if each not in WIDE], letters):
         return without_wrong_letters(data.decode(code_page, "replace"), letters), code_page
@@ -72,6 +72,16 @@ def decode_text(data: bytes, labels: Sequence[str] = (), letters: Letters = UNKN
         if not errors:
             break
     return best[:2]
+
+
+def _with_other_lines(text: str, data: bytes, labels: Sequence[str], letters: Letters) -> str:
+    """Read lines that are not UTF-8 in another encoding: somebody has joined files."""
+    lines = data.split(b"\n") if "\ufffd" in text else []
+    others = {line for line in lines if nearly_utf_8(line) is None}
+    if not others:
+        return text
+    codec = decode_text(b"\n".join(line for line in lines if line in others), labels, letters)[1]
+    return "\n".join(line.decode(codec if line in others else "utf-8", "replace") for line in lines)
 
 
 def codec_of(label: str) -> str | None:

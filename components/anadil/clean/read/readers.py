@@ -5,6 +5,7 @@ No file is held in memory as a whole but `.html`, and `.txt` that is one documen
 
 import io
 import itertools
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anadil.artifacts import line_reader, storage
-from anadil.artifacts.json_values import JSON_SUFFIXES, holds_lines, json_values, refuse_wide
+from anadil.artifacts.json_values import JSON_SUFFIXES, holds_lines, json_values, refuse_no_lines
 from anadil.artifacts.prefetch import checked_copy
 from anadil.artifacts.ranged import ReadableFile
 from anadil.artifacts.separated_file import Fault, Place, SeparatedFile, not_utf_8
@@ -259,18 +260,20 @@ def read_records(
 
 def _jsonl(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     number = read_stats.lines = 0
+    # Looking for twins of every key takes half as long again as reading a line.
+    key = json.dumps(source.text_field.rpartition(".")[2], ensure_ascii=False).encode()
     try:
         lines = line_reader.lines_with_offsets(source.file, start=source.start, end=source.end)
         for number, (offset, line) in enumerate(lines, start=1):
             read_stats.lines = number
             place = f"{source.name}:{number}"
             if not offset:
-                refuse_wide(source.name, line)
+                refuse_no_lines(source.name, line)
             if isinstance(line, line_reader.TooLong):
                 read_stats.refuse(place, str(line))
             elif line.strip():
                 try:
-                    row = parse_json(line.removeprefix(b"\xef\xbb\xbf"))
+                    row = parse_json(line.removeprefix(b"\xef\xbb\xbf"), no_twins=line.count(key) > 1)
                 except ValueError as error:
                     read_stats.refuse(place, f"not JSON: {error}")
                     continue
@@ -391,7 +394,11 @@ def _cut_txt(source: Source, known: text_cut.TextCut, read_stats: ReadStats) -> 
         if isinstance(line, line_reader.TooLong):
             read_stats.refuse(f"{source.name}:{number}", str(line))
             continue
-        text = line.removeprefix(b"\xef\xbb\xbf").decode(codec, "replace").strip("\r\n")
+        try:
+            text = line.removeprefix(b"\xef\xbb\xbf").decode(codec).strip("\r\n")
+        except UnicodeDecodeError:  # somebody has joined files
+            text = decode_text(line, letters=letters_of(source.language))[0].strip("\r\n")
+            read_stats.recoded += 1
         if known.is_numbered:
             text = text_cut.NUMBERED.sub("", text, count=1)
         is_end = text_cut.SEPARATOR.fullmatch(text.strip()) if known.is_separated else not text.strip()

@@ -1,6 +1,7 @@
 """Plan shards: the ranges of inputs that one task reads, cut before any of them is read, and written down."""
 
 import json
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,8 +16,10 @@ from anadil.artifacts.line_reader import PLAIN_LINES
 from anadil.clean.read.input_kinds import ARCHIVES
 from anadil.clean.read.text_cut import LINE, STATEFUL, cut_of
 from anadil.core.errors import DataError, IntegrityError
-from anadil.core.format import MIB
+from anadil.core.format import MIB, counted
 from anadil.recipe.clean import TxtDocument
+
+log = logging.getLogger(__name__)
 
 MIN_SHARD_BYTES = 4 * MIB
 """Smaller shards cost more in files than they gain."""
@@ -74,6 +77,12 @@ def plan_shards(
     """
     named = sorted(zip(names(uris), uris, strict=True))
     sizes = [storage.input_store(uri).size(uri) for _, uri in named]
+    if empty := [uri for (_, uri), size in zip(named, sizes, strict=True) if not size]:
+        log.warning(
+            "%s without a byte, such as %s; write it again, or leave it out",
+            counted(len(empty), "file"),
+            empty[0],
+        )
     share = math.ceil(sum(sizes) / (SHARDS_PER_WORKER * num_workers))
     most = min(max_bytes, max(MIN_SHARD_BYTES, share))
     shards: list[list[InputRange]] = []
