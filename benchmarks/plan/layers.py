@@ -224,6 +224,7 @@ class Log(fake_run.AllocatedBytes):  # type: ignore[no-untyped-call]  # torch le
     def __init__(self) -> None:
         super().__init__()
         self.rows: list[int] = []
+        self.launches: list[bool] = []
         self.flops = 0
         Log.last = self
 
@@ -231,6 +232,7 @@ class Log(fake_run.AllocatedBytes):  # type: ignore[no-untyped-call]  # torch le
         """Run an operator."""
         out = super().__torch_dispatch__(func, types, args, kwargs)
         self.rows.append(self.bytes)
+        self.launches.append(func.namespace == "aten" and not func.is_view)
         if count := flop_registry.get(func.overloadpacket):
             self.flops += count(*args, **(kwargs or {}), out_val=out)
         return out
@@ -246,6 +248,8 @@ class Seen:
     """Bytes after each operator of its forward pass, above those with which that begins."""
     backward: Numbers
     """The same of its backward pass, with a second forward pass where there is one."""
+    operators: list[int]
+    """Operators of both passes that are more than another look at a tensor."""
     parameters: int
     matrices: int
     """Numbers in matrices that are modules."""
@@ -295,10 +299,11 @@ def see(config: dict[str, Any], sizes: Sizes, work: Work, layout: Layout) -> See
         fake_run.peak_of(shape, layout, work, settings, 0, more)
     (first, base), (last, _) = ends[2], ends[1]
     begin, below = begins[1]
-    rows = np.array(Log.last.rows, dtype=float)
+    rows, launches = np.array(Log.last.rows, dtype=float), Log.last.launches
     return Seen(
         saved=begins[2][1] - below, forward=rows[begin : begins[2][0]] - below, backward=rows[first:last] - base,
         parameters=counts[0], matrices=counts[1],
+        operators=[sum(launches[begin : begins[2][0]]), sum(launches[first:last])],
         flops=(flops[2] - flops[1]) / layout.micro_batch_size / work.sequence_length - 2 * counts[1],
     )  # fmt: skip
 
@@ -372,11 +377,10 @@ def fitted_step(
     result: dict[str, Any] = {
         "saved": named(factors(saved, layers, kind.token, "saved"), kind.token),
         "backward": moments(*backward, layers, kind, real),
-        "operators": [len(two[0].forward), len(two[0].backward)],
     }
     if recompute == "none":  # a second forward pass has what the first one has, and more
         forward = [each.forward for each in two], [each.forward for each in four]
-        result["forward"] = moments(*forward, layers, kind, real)
+        result |= {"forward": moments(*forward, layers, kind, real), "operators": two[0].operators}
     return result, two
 
 
