@@ -81,7 +81,7 @@ def exit_code_of(work: Callable[[], int]) -> int:
         if isinstance(error, OSError) and is_wrong_place(error):
             return report_failure(f"{error}; grant access or choose another place", PreflightError.exit_code)
         if isinstance(error, FileNotFoundError) and _is_directory_gone():
-            words = "the directory that this command was started in is removed; go into another, and run it again"
+            words = "the working directory is removed; go into another, and run it again"
             return report_failure(words, PreflightError.exit_code)
         if isinstance(error, FileNotFoundError) and error.filename:
             log.debug("gone", exc_info=True)
@@ -99,7 +99,7 @@ def exit_code_of(work: Callable[[], int]) -> int:
 
 def _is_directory_gone() -> bool:
     try:
-        return not os.getcwd()
+        return not Path.cwd()
     except FileNotFoundError:
         return True
 
