@@ -126,7 +126,7 @@ def test_reasons_are_told_with_remedy_and_places() -> None:
 
     assert dropped.total == 9
     assert str(dropped) == (
-        "too_long 8 (shorten the chats or raise finetune.max_length; a.jsonl:1, a.jsonl:2, a.jsonl:3); "
+        "too_long 8 (shorten the chats or raise finetune.max_length, which ends at the model's context; a.jsonl:1, a.jsonl:2, a.jsonl:3); "
         "no_answer 1 (a chat needs an assistant turn, from which the model learns; b.jsonl:1)"
     )
 

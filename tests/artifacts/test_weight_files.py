@@ -23,7 +23,7 @@ def write_file(file: Path, **tensors: bytes) -> None:
 
 
 def write_index(folder: Path, places: dict[str, str]) -> None:
-    (folder / INDEX).write_text(json.dumps({"weight_map": places}))
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}))
 
 
 def test_one_file_is_the_model_and_shards_without_an_index_are_not(tmp_path: Path) -> None:
@@ -66,10 +66,23 @@ def test_files_of_an_index_must_hold_each_tensor_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../a.safetensors", "/etc/passwd", "deep/a.safetensors", "a.bin", 3])
 def test_an_index_names_only_files_beside_it(tmp_path: Path, name: object) -> None:
-    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"embed": name}}))
+    (tmp_path / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": {"embed": name}}))
 
     with pytest.raises(IntegrityError, match="which is not a safetensors file beside it"):
         weight_files(tmp_path)
+
+
+def test_an_index_that_transformers_does_not_read_is_refused(tmp_path: Path) -> None:
+    write_file(tmp_path / "a.safetensors", embed=b"1234")
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"embed": "a.safetensors"}}))
+
+    with pytest.raises(
+        IntegrityError, match=r'index\.json: has no `metadata`, .*; add "metadata": \{\} to it'
+    ):
+        weight_files(tmp_path)
+
+    write_index(tmp_path, {"embed": "a.safetensors"})
+    assert list(stored_tensors(tmp_path)) == ["embed"]
 
 
 def test_weights_under_another_name_are_none(tmp_path: Path) -> None:

@@ -243,6 +243,16 @@ def test_a_place_that_may_not_be_looked_at_is_one_that_cannot_be_written(
     assert f"--work: {tmp_path}/work: Permission denied; give another place" in capsys.readouterr().err
 
 
+def test_a_removed_directory_is_no_bug(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+
+    assert [main.main([command]) for command in ("doctor", "list", "run")] == [4, 4, 4]
+    assert capsys.readouterr().err.count("is removed; go into another, and run it again\n") == 3
+
+
 def test_a_pipeline_is_compiled_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "deep" / "pipeline.yaml"
 

@@ -344,7 +344,8 @@ def test_no_trainable_row_is_a_data_error_with_reasons(model_dir: Path, tmp_path
 
     assert str(raised.value) == (
         "chats: none of 2 rows can be trained on: no_answer 1 (a chat needs an assistant turn, from which the "
-        "model learns; chats.jsonl:1); too_long 1 (shorten the chats or raise finetune.max_length; chats.jsonl:2)"
+        "model learns; chats.jsonl:1); too_long 1 (shorten the chats or raise finetune.max_length, "
+        "which ends at the model's context; chats.jsonl:2)"
     )
 
 

@@ -40,6 +40,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Models:
         ("replace", "qwen3", False),
         ("surgery", "llama", False),
         ("extend", "mixtral", False),
+        ("base", "gemma4_text", True),
         *(matrix(strategy, "llama", tied) for strategy in STRATEGIES for tied in (True, False)),
         matrix("surgery", "gpt_neox", False),
     ],

@@ -167,10 +167,10 @@ def test_weights_in_other_floats_are_taken(tmp_path: Path, dtype: torch.dtype) -
 def test_an_index_that_leaves_tensors_out_is_refused(tmp_path: Path) -> None:
     base = make_model(tmp_path / "base")
     places = dict.fromkeys(load_file(base / "model.safetensors"), "model.safetensors")
-    (base / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    (base / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
     check_fit(base)
     del places["model.norm.weight"]
-    (base / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    (base / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
 
     with pytest.raises(IntegrityError, match=r"1 not named by model\.safetensors\.index\.json"):
         check_fit(base)

@@ -85,7 +85,7 @@ def lose_a_file(folder: Path) -> None:
     names = sorted(load_file(folder / WEIGHTS))
     (folder / WEIGHTS).rename(folder / FIRST)
     index = {name: SECOND if name == names[-1] else FIRST for name in names}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
 
 
 def other_pieces(folder: Path) -> None:

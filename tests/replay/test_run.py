@@ -2,6 +2,7 @@ import errno
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import zstandard
 
 from anadil.core.errors import DataError, PreflightError, Stopped
 from anadil.core.stages import STAGES
+from anadil.model.architecture import read_config
 from anadil.model.chat_ids import chat_ids
 from anadil.model.decoding import Continuation, choose
 from anadil.model.load import load_model, load_tokenizer
@@ -26,6 +28,7 @@ from anadil.text.encoder import Encoder
 from anadil.text.language import load_language
 from anadil.text.written import read_written
 from anadil.tokens.encode_file import document_tokenizer
+from tests.kit.families import make_family
 from tests.kit.writing_base import WORDS, writing_base
 
 
@@ -53,6 +56,17 @@ def recipe_of(base: Path, root: Path, *settings: str) -> Recipe:
     )
     changes = [f"base.model={base}", f"storage.root={root}", *settings]
     return parse_recipe(text, "r.yaml", changes)
+
+
+def test_keys_of_layers_that_differ_are_counted_as_the_widest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = read_config(make_family(tmp_path, "gemma4_text"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10**9, 0))
+    monkeypatch.setattr(replay, "batch_tokens", lambda _, token_bytes: token_bytes)
+    model: Any = SimpleNamespace(config=config, device=torch.device("cuda"), dtype=torch.bfloat16)
+
+    assert replay._batch_tokens(model) == 2 * 4 * (2 * 16) * 2
 
 
 def written(recipe: Recipe) -> MadeArtifact:

@@ -186,11 +186,16 @@ def _weight_map(folder: Path) -> dict[str, str]:
     if not index.is_file():
         return {}
     try:
-        places: dict[Any, Any] = dict(parse_json(index.read_text(encoding="utf-8"))["weight_map"])
+        content = parse_json(index.read_text(encoding="utf-8"))
+        places: dict[Any, Any] = dict(content["weight_map"])
     except (ValueError, KeyError, TypeError) as error:
         raise IntegrityError(
             f"{index}: is not an index of safetensors files ({error!r}); fetch the model again"
         ) from None
+    if not isinstance(content.get("metadata"), dict) and not (folder / ALONE).is_file():
+        raise IntegrityError(
+            f'{index}: has no `metadata`, without which transformers does not read it; add "metadata": {{}} to it'
+        )
     for name in places.values():
         if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
             raise IntegrityError(

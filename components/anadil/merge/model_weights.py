@@ -37,7 +37,14 @@ class ModelWeights:
     parts: Mapping[str, Sequence[Part]]
     """Parts of the parameters that files hold in parts, which are tensors of a merge."""
     trained: frozenset[str]
-    """Names of parameters or of their parts; tied ones count once. Other tensors are constants."""
+    """Names of parameters or of their parts; tied ones count once. So do buffers in files, such as Gemma 4's scale of a layer.
+    Other tensors are constants."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Keys of config.json: attributes of a config whose layers differ, such as Gemma 4's, cannot be asked for."""
+        settings: dict[str, Any] = self.config.to_dict()
+        return settings
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -88,13 +95,13 @@ def open_weights(folder: Path, name: str) -> ModelWeights:
         parts=parts,
         trained=frozenset(
             part.stored
-            for name, _ in model.named_parameters()
+            for name in [*dict(model.named_parameters()), *(dict(model.named_buffers()).keys() & tensors)]
             for part in parts.get(name, [Part(stored=name)])
         ),
     )
 
 
-SAME_COMPUTATION = ("model_type", "num_attention_heads", "num_key_value_heads", "head_dim")
+SAME_COMPUTATION = ("model_type", "num_attention_heads", "num_key_value_heads", "head_dim", "per_layer_config")  # fmt: skip
 """Keys of config.json without which tensors of equal shapes mean different things."""
 OTHER_COMPUTATION = (
     "hidden_act", "hidden_activation", "rms_norm_eps", "layer_norm_eps", "rope_theta", "rope_parameters", "rope_scaling",
@@ -121,7 +128,7 @@ def check_alike(one: ModelWeights, base: ModelWeights) -> None:
 def _difference(one: ModelWeights, base: ModelWeights) -> str:
     """Describe the first difference in what tensors mean; empty for none."""
     for key in SAME_COMPUTATION:
-        its, bases = (getattr(each.config, key, None) for each in (one, base))
+        its, bases = (each.settings.get(key) for each in (one, base))
         if its != bases:
             return f"{key} is {its!r}, and {bases!r} in the base"
     if len(one.tables) != len(base.tables):
@@ -145,7 +152,7 @@ def other_settings(model: ModelWeights, minus: ModelWeights) -> list[str]:
         f"{key} is {its!r}, and {minuses!r} in {minus.name} {minus.folder}: the difference of weights does not hold it, so "
         "the merged model may answer worse; take the base that the model was trained from"
         for key in OTHER_COMPUTATION
-        if (its := getattr(model.config, key, None)) != (minuses := getattr(minus.config, key, None))
+        if (its := model.settings.get(key)) != (minuses := minus.settings.get(key))
     ]
 
 

@@ -7,7 +7,7 @@ STAGE = Stage(
     summary="merge the trained model with its base and other models",
     writes="merged",
     stands_for="model",
-    result_version=2,
+    result_version=3,
     keys=(
         "language",
         "base",

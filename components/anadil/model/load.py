@@ -27,7 +27,7 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from anadil.artifacts.base_kind import chosen_template
-from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, model_config, tokenizer_config
+from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, model_config, read_tokenizer, tokenizer_config
 from anadil.artifacts.base_vocabulary import (
     END_OF_TEXT,
     OTHER_ENDS_OF_TURNS,
@@ -129,6 +129,11 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
         settings = base_settings(path, tokenizer.backend_tokenizer)
         for role in ("bos_token", "eos_token"):
             setattr(tokenizer, role, settings.get(role))
+    # The classes of some types, such as Qwen2's, name roles that the files do not, and add their tokens where no row is.
+    for role in ("pad_token", "unk_token"):
+        token = None if asked.get(role) else getattr(tokenizer, role)
+        if token and read_tokenizer(path).token_to_id(token) is None:
+            setattr(tokenizer, role, None)
     if begins_turns(tokenizer.bos_token, str(tokenizer.chat_template)):
         tokenizer.bos_token = None
     # transformers 5 forgets it where tokenizer.json sets no BOS, as DeepSeek's does; 4 and llama.cpp heed it.

@@ -34,6 +34,7 @@ from anadil.estimate.stage_memory import scoring_parts
 from anadil.model.chat_ids import ControlWords, chat_ids
 from anadil.model.chat_template import rendered
 from anadil.model.decoding import TEMPERATURE, TOP_P, Continuation, open_decoder, sample_seed, text_of
+from anadil.model.gguf_layers import of_kind
 from anadil.model.load import document_ids, load_placed, load_tokenizer
 from anadil.model.template_limits import RAISED
 from anadil.model.tiny import base_model
@@ -193,8 +194,13 @@ def _batch_tokens(model: Any) -> int | None:
     if model.device.type != "cuda":
         return None
     config = model.config
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = heads * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    # Gemma 4 has wider heads in some layers.
+    layers = [of_kind(config, kind) for kind in getattr(config, "layer_types", None) or ("",)]
+    heads = [getattr(each, "num_key_value_heads", None) or each.num_attention_heads for each in layers]
+    sizes = [
+        getattr(each, "head_dim", None) or each.hidden_size // each.num_attention_heads for each in layers
+    ]
+    width = max(num * size for num, size in zip(heads, sizes, strict=True))
     # Where layers lie on several GPUs, the first one's memory holds its part of the cache only.
     free, _ = torch.cuda.mem_get_info(model.device)
     return batch_tokens(free, cache_bytes(config.num_hidden_layers, width, model.dtype.itemsize))

@@ -80,6 +80,9 @@ def exit_code_of(work: Callable[[], int]) -> int:
             return report_failure(words, RecipeError.exit_code)
         if isinstance(error, OSError) and is_wrong_place(error):
             return report_failure(f"{error}; grant access or choose another place", PreflightError.exit_code)
+        if isinstance(error, FileNotFoundError) and _is_directory_gone():
+            words = "the working directory is removed; go into another, and run it again"
+            return report_failure(words, PreflightError.exit_code)
         if isinstance(error, FileNotFoundError) and error.filename:
             log.debug("gone", exc_info=True)
             words = f"{error.filename}: no such file or directory; if something has removed it since the start, put it"
@@ -92,6 +95,13 @@ def exit_code_of(work: Callable[[], int]) -> int:
         return report_failure(
             f"bug: {type(error).__name__}: {errors.message_of(error)}", errors.BUG, logged=True
         )
+
+
+def _is_directory_gone() -> bool:
+    try:
+        return not Path.cwd()
+    except FileNotFoundError:
+        return True
 
 
 def _not_in_locale(error: UnicodeEncodeError) -> str:

@@ -44,7 +44,7 @@ DROP_REMEDIES: dict[Reason, str] = {
     "else",
     "not_unicode": "text holds half a surrogate pair; write it as UTF-8",
     "template": "the base's chat template cannot write it; change the chat",
-    "too_long": "shorten the chats or raise finetune.max_length",
+    "too_long": "shorten the chats or raise finetune.max_length, which ends at the model's context",
     "duplicate": "another chat says the same",
     "near_duplicate": "another chat says nearly the same",
     "evaluation_question": "evaluate asks it, so no model may learn its answer",

@@ -201,7 +201,7 @@ def test_a_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
             r"is not an index of safetensors files",
         ),
         (
-            lambda folder: (folder / INDEX).write_text('{"weight_map": {"a": "b.safetensors"}}'),
+            lambda folder: (folder / INDEX).write_text('{"metadata":{},"weight_map":{"a":"b.safetensors"}}'),
             IntegrityError,
             r"1 of 1 files of weights are missing, the first is b.safetensors",
         ),
