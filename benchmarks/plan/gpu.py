@@ -18,9 +18,10 @@ import torch
 from tests.kit.fake_run import random_model, random_tokens, with_layout
 
 from anadil.core.format import GIB
+from anadil.estimate.fit import limit_bytes, reserved
 from anadil.estimate.instances import CPU, this_machine
 from anadil.estimate.layout import Layout, Work
-from anadil.estimate.memory import limit_bytes, peak_memory, reserved
+from anadil.estimate.memory import peak_memory
 from anadil.estimate.model_shape import KNOWN, Shape, Trains, shape_from
 from anadil.model.process_group import Group
 from anadil.pretrain.data.order import only

@@ -402,7 +402,7 @@ def moments(
 
 
 def cover(peaks: Numbers) -> list[int]:
-    """The fewest columns, taken greedily, of which each row has one that is near its largest."""
+    """Columns, taken greedily, so that each row is near its largest number in some column."""
     near = peaks >= peaks.max(1, keepdims=True) - WORST * np.abs(peaks).max(1, keepdims=True)
     chosen: list[int] = []
     left = np.ones(len(peaks), dtype=bool)

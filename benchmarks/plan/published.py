@@ -17,9 +17,10 @@ from functools import cache
 from anadil.core.format import GIB, MIB
 from anadil.estimate import budget
 from anadil.estimate.budget import PhaseWork, time_of
+from anadil.estimate.fit import layout_fit
 from anadil.estimate.instances import Machine, machine
 from anadil.estimate.layout import Layout, Work
-from anadil.estimate.memory import Memory, layout_fit, peak_memory
+from anadil.estimate.memory import Memory, peak_memory
 from anadil.estimate.model_shape import KNOWN, Shape, shape_from
 from anadil.estimate.search import search
 from anadil.estimate.speed import Speed, speed

@@ -14,7 +14,7 @@ from tokenizers import normalizers
 from anadil.artifacts import artifact
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.format import GIB
-from anadil.estimate.memory import FITS
+from anadil.estimate.fit import FITS
 from anadil.estimate.model_shape import KNOWN, shape_from
 from anadil.estimate.stage_memory import harness_parts, scoring_parts
 from anadil.evaluate import models as scored_models

@@ -7,18 +7,10 @@ from hypothesis import strategies as st
 from anadil.core.errors import RecipeError
 from anadil.core.format import GIB
 from anadil.estimate import activations
+from anadil.estimate.fit import FITS, OUTSIDE_BYTES, PROCESS_BYTES, TIGHT, fit_verdict, limit_bytes, reserved
 from anadil.estimate.instances import CPU, Machine, machine
 from anadil.estimate.layout import Layout, Recompute, Work, hardest, layout_of, possible_layout, work_of
-from anadil.estimate.memory import (
-    FITS,
-    OUTSIDE_BYTES,
-    PROCESS_BYTES,
-    TIGHT,
-    fit_verdict,
-    limit_bytes,
-    peak_memory,
-    reserved,
-)
+from anadil.estimate.memory import peak_memory
 from anadil.recipe.load import load_recipe
 from tests.kit.one_text import ONE_TEXT
 from tests.kit.plans import EIGHT, ONE

@@ -10,9 +10,9 @@ from anadil.core.errors import PreflightError
 from anadil.core.format import GIB, MIB, human_bytes
 from anadil.core.stages import STAGES
 from anadil.estimate.activations import saved_bytes
+from anadil.estimate.fit import layout_fit
 from anadil.estimate.instances import machine, this_machine
 from anadil.estimate.layout import Kernels, Layout, Recompute, Work, layout_of, work_of
-from anadil.estimate.memory import layout_fit
 from anadil.estimate.model_shape import trained_shape
 from anadil.preflight.memory import MAX_REMEDIES, check_finetune, check_fits
 from anadil.preflight.services import check_shared

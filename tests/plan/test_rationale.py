@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from anadil.core.format import human_bytes
+from anadil.estimate.fit import layout_fit
 from anadil.estimate.instances import machine, this_machine
 from anadil.estimate.layout import Layout, Work
-from anadil.estimate.memory import layout_fit
 from anadil.estimate.search import LayoutRationale, Rationale
 from anadil.estimate.speed import speed
 from tests.kit.plans import ONE, SEVENTY

@@ -4,9 +4,9 @@ import pytest
 from benchmarks.plan.published import largest_batch, rows
 
 from anadil.core.errors import RecipeError
+from anadil.estimate.fit import layout_fit
 from anadil.estimate.instances import Machine, machine, machines
 from anadil.estimate.layout import Layout, Precision, Recompute, Work
-from anadil.estimate.memory import layout_fit
 from anadil.estimate.model_shape import Shape, Trains
 from anadil.estimate.search import RECOMPUTE, SearchResult, divisors, layouts, nearest, search, shards
 from anadil.estimate.speed import CPU_CHUNK_BYTES, CPU_CHUNK_TOKENS, peak_flops, speed

@@ -9,7 +9,7 @@ import torch
 from anadil.artifacts import artifact
 from anadil.artifacts.base_model import CHAT_TEMPLATE
 from anadil.core.errors import DataError, PreflightError, RecipeError
-from anadil.estimate.memory import PROCESS_BYTES
+from anadil.estimate.fit import PROCESS_BYTES
 from anadil.model.decoding import Decoder
 from anadil.model.load import load_model
 from anadil.release.chat import conversation

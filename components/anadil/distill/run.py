@@ -24,7 +24,7 @@ from anadil.core.json_text import read_json, write_json
 from anadil.core.progress import progress
 from anadil.core.stages import last_form
 from anadil.distill.teach import BaseTeacher, Vocabulary
-from anadil.estimate.memory import FITS
+from anadil.estimate.fit import FITS
 from anadil.estimate.model_shape import shape_from
 from anadil.estimate.stage_memory import scoring_parts
 from anadil.model.load import load_placed, load_tokenizer

@@ -338,10 +338,7 @@ def saved_of_kind(shape: Shape, kind: LayerKind, work: Work, layout: Layout) -> 
 
 
 def whole_sequences(kind: LayerKind, layout: Layout) -> int:
-    """Times that a device holds its tokens' share of a layer, at most: a convolution or a state runs on whole sequences.
-
-    The MLP behind it does not, so that with `context` this is an upper bound.
-    """
+    """Upper bound of copies of a layer's bytes: convolutions and states run on whole sequences, the MLP on a slice."""
     return 1 if kind.attended else layout.context
 
 

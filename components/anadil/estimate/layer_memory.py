@@ -1,7 +1,7 @@
-"""Memory of layers that `layer_memory.json` holds: those of types that mix kinds of layers.
+"""Memory of layers in `layer_memory.json`: types that mix kinds of layers.
 
-What a layer holds is a sum of products of its sizes. `benchmarks/plan/layers.py` finds the factors with the engine itself
-on fake tensors, for documents that fill a sequence of 1,024 tokens.
+The bytes of a layer are a sum of products of sizes. `benchmarks/plan/layers.py` finds the factors on fake tensors, with the
+trainer's own code. Documents fill sequences of 1,024 tokens.
 """
 
 import json
@@ -38,7 +38,7 @@ def parameters(model_type: str, kind: LayerKind) -> float:
 
 
 def mixing_numbers(model_type: str, kind: LayerKind) -> float:
-    """Numbers of the matrices of attention, or of what a layer has in its place."""
+    """Numbers of the matrices of attention, a convolution or a state."""
     matrices = _rows()[model_type][kind.name]["matrices"]
     of_mlp = {"hidden", "hidden*mlp", "hidden*shared", "experts*hidden"}
     return total({name: each for name, each in matrices.items() if name not in of_mlp}, kind)
@@ -50,7 +50,7 @@ def mixing_flops(model_type: str, kind: LayerKind) -> float:
 
 
 def saved(model_type: str, kind: LayerKind, step: str) -> float:
-    """Bytes of a token that a layer keeps for its backward pass."""
+    """Bytes of a token that a layer keeps for the backward pass."""
     return total(_step(model_type, kind, step)["saved"], kind)
 
 
@@ -58,9 +58,9 @@ def saved(model_type: str, kind: LayerKind, step: str) -> float:
 def moments(
     model_type: str, kind: LayerKind, step: str, direction: Direction
 ) -> tuple[tuple[float, float], ...]:
-    """Bytes of a token, and of the layer, above those with which a pass begins, at each of its worst moments.
+    """Bytes of a token, and of the layer, at each worst moment of a pass, less the bytes at the begin of the pass.
 
-    A second forward pass is part of the backward pass, and a first one has its row where there is no second.
+    A second forward pass is part of the backward pass. Without one, the first forward pass has a row.
     """
     listed = _step(model_type, kind, step).get(direction, ())
     return tuple((total(token, kind), total(layer, kind)) for token, layer in listed)

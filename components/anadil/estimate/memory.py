@@ -9,25 +9,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal, get_args
 
-from anadil.core.format import GIB
 from anadil.estimate import activations, layer_memory
 from anadil.estimate.activations import BF16, FP32, INTEGER, Bytes, bytes_of
-from anadil.estimate.instances import CPU, Machine
 from anadil.estimate.layout import Layout, Work
 from anadil.estimate.model_shape import Shape
-
-OUTSIDE_BYTES = round(1.5 * GIB)
-"""CUDA context (0.4-0.6 GiB), NCCL (0.3-1 GiB) and cuBLAS, which no allocator sees. Assumption."""
-PROCESS_BYTES = round(0.75 * GIB)
-"""Python, torch and transformers in a process on a CPU. Measured: 0.70 GiB beside `tiny`, 0.89 beside 135M parameters."""
-FITS = 0.95
-"""Share of the rest that may be filled; what is left is fragmentation (1-3 % with expandable segments)."""
-TIGHT = 0.98
-FitVerdict = Literal["fits", "tight", "no"]
-FIT_VERDICTS: tuple[FitVerdict, ...] = get_args(FitVerdict)
-"""From the best to the worst."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,10 +188,10 @@ class _Stage:
             beside += states
         if not self.first and (self.layout.recompute != "none" or self.each.apart < states):
             beside -= states  # the first layer holds the pipeline's buffer
-        others = (self.in_flight - 1) * (self.kept(self.layers) + beside)
-        return self.tokens * (others + (self.kept(layers) + beside if layers else 0))
+        others = (self.in_flight - 1) * (self.layers_saved(self.layers) + beside)
+        return self.tokens * (others + (self.layers_saved(layers) + beside if layers else 0))
 
-    def kept(self, layers: float) -> float:
+    def layers_saved(self, layers: float) -> float:
         """Saved of the lowest layers, per token."""
         if not self.shape.kinds:
             return layers * self.each.saved
@@ -609,40 +595,3 @@ class _Stage:
             "activations": self.saved(0),
             "communication": self.size.reduce * self.summed_last,
         }
-
-
-def outside_bytes(machine: Machine) -> dict[str, int]:
-    """Bytes of a device that no allocator sees, by part."""
-    if machine.device == CPU:
-        return {"Python and libraries": PROCESS_BYTES}
-    return {"CUDA, NCCL, cuBLAS": OUTSIDE_BYTES}
-
-
-def reserved(memory: Memory, machine: Machine) -> dict[str, int]:
-    """Bytes that a device needs beside the allocated ones of a step, by part."""
-    if machine.device == CPU:
-        # A checkpoint is copied before it is written, and the copy's memory stays for the next one.
-        copy = memory.parts["weights"] + memory.parts.get("optimizer", 0)
-        return {"copy for checkpoints": copy} | outside_bytes(machine)
-    early = {"prefetched layer": memory.prefetched} if memory.prefetched else {}
-    return early | outside_bytes(machine)
-
-
-def limit_bytes(machine: Machine, share: float = FITS) -> int:
-    """Most bytes of a step, with what is reserved, that a device of the machine takes."""
-    outside = sum(outside_bytes(machine).values())
-    return round(outside + share * max(0, machine.memory_bytes - outside))
-
-
-def fit_verdict(total_bytes: float, machine: Machine) -> FitVerdict:
-    """Verdict on the allocated and reserved bytes of a device of the machine."""
-    if total_bytes <= limit_bytes(machine):
-        return "fits"
-    return "tight" if total_bytes <= limit_bytes(machine, TIGHT) else "no"
-
-
-def layout_fit(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tuple[int, FitVerdict]:
-    """Bytes of a layout on its worst device, and whether they fit."""
-    memory = peak_memory(shape, layout, work)
-    total = memory.allocated + sum(reserved(memory, machine).values())
-    return total, fit_verdict(total, machine)

@@ -276,7 +276,7 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
         if unknown := [each.name for each in kinds if not layer_memory.is_known(kind, each)]:
             raise NotPlannedError(
                 f"{name}/config.json: layers of the kind {unknown[0]!r} are not planned for the model type {kind!r}, so measure "
-                "it with a short run of pretrain",
+                "the memory with a short run of pretrain",
                 kind,
             )
         return _of_kinds(shape, kinds)
@@ -316,7 +316,7 @@ def _mean(shape: Shape, sizes: Sequence[LayerSizes]) -> Shape:
 
 
 def _of_kinds(shape: Shape, kinds: tuple[LayerKind, ...]) -> Shape:
-    """The mean of several kinds of layers, with the widths that give it the numbers of its matrices."""
+    """The mean of several kinds of layers. Widths of queries and keys give the numbers of matrices."""
     shape = replace(shape, kinds=kinds, intermediate=kinds[0].sizes.get("mlp", shape.intermediate))
     keys = shape.mean(lambda kind: kind.keys)
     mixing = shape.mean(lambda kind: layer_memory.mixing_numbers(shape.model_type, kind))

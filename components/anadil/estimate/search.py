@@ -12,9 +12,9 @@ from math import gcd
 from typing import get_args
 
 from anadil.core.format import human_bytes, human_parameters
+from anadil.estimate.fit import FitVerdict, layout_fit
 from anadil.estimate.instances import CPU, LOCAL, Machine
 from anadil.estimate.layout import KERNELS, Layout, Recompute, Work, cuts_evenly, shared_by_tensor
-from anadil.estimate.memory import FitVerdict, layout_fit
 from anadil.estimate.model_shape import Shape
 from anadil.estimate.speed import Speed, speed
 from anadil.model.family_table import LAYOUTS, supports

@@ -277,9 +277,9 @@ class _Kernels:
         return max(_memory_s(num_bytes, self.machine), NUM_KERNELS[kind][backward] * LAUNCH_S)
 
     def hybrid_traffic_s(self, *, backward: bool) -> float:
-        """The same for the mean of several kinds of layers, where a state goes from one part of a sequence to the next."""
+        """The same for the mean of several kinds of layers."""
         shape = self.shape
-        # What is kept is written once; backwards it is read, and a gradient of its size is written and read.
+        # Kept bytes are written once. Backwards they are read, and as many of gradients are written and read.
         num_bytes = self.tokens * layer_bytes(shape, self.work, Layout()) * (3 if backward else 1)
         step = step_name(self.work, Layout())
         num_kernels = shape.mean(

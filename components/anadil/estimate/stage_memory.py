@@ -9,8 +9,8 @@ from anadil.artifacts import storage
 from anadil.core.errors import AnadilError
 from anadil.core.format import human_bytes, human_parameters
 from anadil.estimate.activations import BF16, FP32
+from anadil.estimate.fit import FIT_VERDICTS, FitVerdict, fit_verdict, outside_bytes
 from anadil.estimate.instances import CPU, Machine
-from anadil.estimate.memory import FIT_VERDICTS, FitVerdict, fit_verdict, outside_bytes
 from anadil.estimate.model_shape import Shape, base_shape, trained_shape
 from anadil.estimate.search import divisors
 from anadil.estimate.text_use import BYTES_PER_TOKEN, NO_TEXT, PlannedText

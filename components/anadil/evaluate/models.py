@@ -22,7 +22,7 @@ from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.files import write_atomic
 from anadil.core.json_text import read_json
 from anadil.core.progress import track
-from anadil.estimate.memory import FITS
+from anadil.estimate.fit import FITS
 from anadil.estimate.model_shape import shape_from
 from anadil.estimate.stage_memory import scoring_parts
 from anadil.evaluate.bits_per_byte import Ids, score

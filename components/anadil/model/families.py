@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-from anadil.model import gguf_layers, layer_sizes
+from anadil.model import gguf_layers, hybrids, layer_sizes
 from anadil.model.family import (
     ALL_LAYOUTS,
     LLAMA_GGUF,
     LLAMA_TENSOR_PLAN,
     PIPELINE_LAYOUTS,
-    QWEN_3_5_GGUF,
     SHARD_LAYOUTS,
     TENSOR_LAYOUTS,
     Architecture,
@@ -56,31 +55,6 @@ COHERE = Architecture(
     norms_in_fp32=True,
     defaults={"tie_word_embeddings": True, "logit_scale": 0.0625},
 )
-QWEN_3_5 = Architecture(
-    norm="centred",
-    layer_kinds=layer_sizes.hybrid_layers,
-    only={
-        "linear_conv_kernel_dim": 4,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "attn_output_gate": True,
-    },
-    defaults={
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "linear_num_key_heads": 16,
-        "linear_num_value_heads": 32,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128,
-    },
-)
-QWEN_3_5_EXPERTS = {
-    "num_key_value_heads": 2,
-    "num_experts": 256,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 512,
-    "shared_expert_intermediate_size": 512,
-}
 OLMO_2 = Architecture(
     norms_before=False, norms_after=True, head_norms="width", norms_in_fp32=True, rotation="fp32"
 )
@@ -310,10 +284,7 @@ FAMILIES = (
         model_type="olmo_hybrid",
         layouts=PIPELINE_LAYOUTS,
         recurrent="linear_attn",
-        architecture=Architecture(
-            layer_kinds=layer_sizes.hybrid_layers,
-            only={"linear_conv_kernel_dim": 4, "hidden_act": "silu", "attention_bias": False},
-        ),
+        architecture=hybrids.OLMO_HYBRID,
     ),
     # Phi-3, whose matrices for queries, keys and values are one.
     Family(
@@ -416,23 +387,12 @@ FAMILIES = (
             },
         ),
     ),
-    # Granite 4: layers of Mamba 2 and a few of attention, dense or with experts.
     Family(
         model_type="granitemoehybrid",
         logits=LogitKeys(over="logits_scaling"),
         recurrent="mamba",
         experts=True,
-        architecture=Architecture(
-            layer_kinds=layer_sizes.hybrid_layers,
-            only={
-                "mamba_chunk_size": 256,
-                "mamba_d_conv": 4,
-                "mamba_conv_bias": True,
-                "mamba_proj_bias": False,
-                "attention_bias": False,
-            },
-            defaults={"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1_024},
-        ),
+        architecture=hybrids.GRANITE_HYBRID,
         version_4=Version4Keys(layer_types={"full_attention": "attention", "linear_attention": "mamba"}),
     ),
     Family(
@@ -471,23 +431,8 @@ FAMILIES = (
         layouts=PIPELINE_LAYOUTS,
         names=ModuleNames(norm="model.embedding_norm"),
         recurrent="conv",
-        architecture=Architecture(
-            layer_kinds=layer_sizes.hybrid_layers,
-            only={"conv_bias": False, "conv_L_cache": 3},
-            defaults={"num_key_value_heads": 8, "tie_word_embeddings": True},
-        ),
-        gguf=Gguf(
-            architecture="lfm2",
-            own_head_size=False,
-            fixed={"conv_bias": False},
-            fault=gguf_layers.lfm2_fault,
-            numbers={"attention.layer_norm_rms_epsilon": "norm_eps"},
-            kinds=frozenset(["conv", "full_attention"]),
-            counts={
-                "shortconv.l_cache": "conv_L_cache",
-                "attention.head_count_kv": gguf_layers.heads_by_layer,
-            },
-        ),
+        architecture=hybrids.LFM2,
+        gguf=hybrids.LFM2_GGUF,
     ),
     # Mixtures of experts.
     Family(
@@ -592,21 +537,21 @@ FAMILIES = (
     Family(
         model_type="qwen3_5_moe_text",
         layouts=PIPELINE_LAYOUTS,
-        architecture=replace(QWEN_3_5, defaults={**QWEN_3_5.defaults, **QWEN_3_5_EXPERTS}),
+        architecture=hybrids.QWEN_3_5_MIXTURE,
         recurrent="linear_attn",
         experts=True,
         gguf=replace(
-            QWEN_3_5_GGUF,
+            hybrids.QWEN_3_5_GGUF,
             architecture="qwen35moe",
-            counts={**QWEN_3_5_GGUF.counts, **EXPERT_COUNTS, **OWN_WIDTH, **SHARED_WIDTH},
+            counts={**hybrids.QWEN_3_5_GGUF.counts, **EXPERT_COUNTS, **OWN_WIDTH, **SHARED_WIDTH},
         ),
     ),
     Family(
         model_type="qwen3_5_text",
         layouts=PIPELINE_LAYOUTS,
-        architecture=QWEN_3_5,
+        architecture=hybrids.QWEN_3_5,
         recurrent="linear_attn",
-        gguf=QWEN_3_5_GGUF,
+        gguf=hybrids.QWEN_3_5_GGUF,
     ),
     Family(
         model_type="seed_oss",

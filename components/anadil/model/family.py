@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from anadil.model import gguf_layers
 from anadil.model.layer_sizes import LayerKind, LayerSizes
 
 LayoutName = Literal["shard", "context", "tensor", "pipeline"]
@@ -209,23 +208,6 @@ LLAMA_TENSOR_PLAN: Mapping[str, TensorStyle] = {
 LLAMA_GGUF = Gguf(
     architecture="llama", turns_neighbours=True, scalings=frozenset(["default", "linear", "llama3", "yarn"])
 )
-QWEN_3_5_GGUF = Gguf(
-    architecture="qwen35",
-    norm_offset=1.0,
-    partial=True,
-    kinds=frozenset(["linear_attention", "full_attention"]),
-    fault=gguf_layers.qwen_3_5_fault,
-    value_heads=(
-        "attn_qkv", "attn_gate", "ssm_conv1d", "ssm_alpha", "ssm_beta", "ssm_a", "ssm_dt", "ssm_out"
-    ),
-    fixed={"hidden_act": "silu", "attention_bias": False},
-    counts={
-        "ssm.conv_kernel": "linear_conv_kernel_dim", "ssm.state_size": "linear_key_head_dim",
-        "ssm.group_count": "linear_num_key_heads", "ssm.time_step_rank": "linear_num_value_heads",
-        "ssm.inner_size": lambda config: config.linear_num_value_heads * config.linear_value_head_dim,
-        "full_attention_interval": gguf_layers.layer_period, "rope.dimension_sections": gguf_layers.sections,
-    },
-)  # fmt: skip
 SHARD_LAYOUTS: frozenset[LayoutName] = frozenset(["shard", "context"])
 TENSOR_LAYOUTS: frozenset[LayoutName] = SHARD_LAYOUTS | {"tensor"}
 PIPELINE_LAYOUTS: frozenset[LayoutName] = SHARD_LAYOUTS | {"pipeline"}

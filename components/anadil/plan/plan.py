@@ -10,9 +10,10 @@ from anadil import __version__
 from anadil.core.errors import AnadilError
 from anadil.core.stages import BEHIND_TRAINING
 from anadil.estimate.budget import CPU_MFU_RANGE, MFU_RANGE, PhaseWork, PlanBudget, budget, checkpoint_bytes
+from anadil.estimate.fit import fit_verdict, layout_fit, limit_bytes, reserved
 from anadil.estimate.instances import CPU, Machine, machine, this_machine
 from anadil.estimate.layout import Layout, Work, hardest, layout_of, possible_layout, work_of
-from anadil.estimate.memory import fit_verdict, layout_fit, limit_bytes, peak_memory, reserved
+from anadil.estimate.memory import peak_memory
 from anadil.estimate.model_shape import NotPlannedError
 from anadil.estimate.search import FittingLayout, LayoutRationale, SearchResult, search
 from anadil.estimate.speed import GPU_STEP_SHARE, Calibration, product_flops, speed

@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Literal
 
 from anadil.estimate.budget import CheckpointPlan, Reliability, RentalCost, StorageNeed, Time
+from anadil.estimate.fit import FIT_VERDICTS, FitVerdict
 from anadil.estimate.layout import Kernels, Layout, Precision
-from anadil.estimate.memory import FIT_VERDICTS, FitVerdict
 from anadil.estimate.model_shape import Trains
 from anadil.estimate.search import Rationale
 from anadil.estimate.speed import Bound, Calibration

@@ -21,8 +21,8 @@ from anadil.core.format import (
     stored_bytes,
 )
 from anadil.core.table import Table
+from anadil.estimate.fit import FitVerdict
 from anadil.estimate.instances import CPU
-from anadil.estimate.memory import FitVerdict
 from anadil.estimate.text_use import basis_of, human_epochs
 from anadil.plan.schema import Plan
 

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from anadil.core.errors import BudgetReached, PreflightError, RecipeError
 from anadil.core.format import human_bytes, human_dollars, human_parameters
 from anadil.core.stages import BEFORE_TRAINING, BEHIND_TRAINING
+from anadil.estimate.fit import layout_fit
 from anadil.estimate.instances import Machine, machine, machines, this_machine
 from anadil.estimate.layout import Layout, Work, hardest, layout_of, work_of
-from anadil.estimate.memory import layout_fit
 from anadil.estimate.model_shape import NotPlannedError, Shape, trained_shape
 from anadil.estimate.search import nearest
 from anadil.estimate.stage_memory import NeedRequest

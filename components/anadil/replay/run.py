@@ -28,7 +28,7 @@ from anadil.core.format import counted, human_percent
 from anadil.core.json_text import read_json, write_indented, write_json
 from anadil.core.progress import progress
 from anadil.core.stages import STAGES
-from anadil.estimate.memory import FITS
+from anadil.estimate.fit import FITS
 from anadil.estimate.model_shape import shape_from
 from anadil.estimate.stage_memory import scoring_parts
 from anadil.model.chat_ids import ControlWords, chat_ids

@@ -21,7 +21,7 @@ from anadil.artifacts.base_model import model_config
 from anadil.core.candidates import CANDIDATES
 from anadil.core.json_text import write_indented
 from anadil.core.stages import STAGES
-from anadil.estimate.memory import FITS
+from anadil.estimate.fit import FITS
 from anadil.estimate.model_shape import shape_from
 from anadil.estimate.stage_memory import harness_parts
 from anadil.model.load import free_memory, load_placed, load_tokenizer, window_bos

@@ -19,9 +19,9 @@ from torch import distributed as dist
 
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.core.format import human_bytes
+from anadil.estimate.fit import layout_fit
 from anadil.estimate.instances import this_machine
 from anadil.estimate.layout import hardest, layout_of, work_of
-from anadil.estimate.memory import layout_fit
 from anadil.estimate.model_shape import trained_shape
 from anadil.estimate.search import nearest
 from anadil.model.process_group import Group
