@@ -170,7 +170,7 @@ def test_what_is_kept_stands_beside_each_candidate_and_its_speed_apart(
     ("name", "content", "match"),
     [
         ("a.html", b"<p>", "is neither .* nor the id of a language with built-in text"),
-        ("a.jsonl", b"{", r"^tokenizer.keep: \S*a.jsonl:1: not a JSON line"),
+        ("a.jsonl", b'{"a"', r"^tokenizer.keep: \S*a.jsonl:1: not a JSON line"),
         ("a.jsonl", b'{"txt": "x"}', r"^tokenizer.keep: \S*a.jsonl:1: has no text in 'text'"),
         ("a.txt", b"\xff", "a.txt: is damaged or not UTF-8"),
         ("a.txt", b" \n", "a.txt holds no text"),

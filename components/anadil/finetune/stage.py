@@ -6,7 +6,7 @@ STAGE = Stage(
     name="finetune",
     summary="teach the model to answer (an adapter, or all weights)",
     writes="adapter",
-    result_version=8,
+    result_version=9,
     keys=("finetune", "seed"),
     reads=(Input("model", either=True),),
     files=Files(key="finetune.inputs", flag="chats", if_none="skipped"),
