@@ -254,7 +254,7 @@ class Seen:
     matrices: int
     """Numbers in matrices that are modules."""
     flops: float
-    """Of the forward pass for a token, beside those matrices."""
+    """FLOPs of a token in the forward pass, less the FLOPs of these matrices."""
 
 
 def see(config: dict[str, Any], sizes: Sizes, work: Work, layout: Layout) -> Seen:

@@ -237,6 +237,16 @@ def test_lines_in_another_encoding_than_the_rest_are_read_in_theirs(tmp_path: Pa
     assert stats_of_table.places == [f"a.csv:{num_lines + 2}: not UTF-8"]
 
 
+def test_a_line_with_one_broken_letter_is_no_other_encoding(tmp_path: Path) -> None:
+    lines = ["Əvvəl şəhərdə güclü külək əsdi, sonra isə ağaclar aşdı.".encode()] * 40
+    (tmp_path / "a.txt").write_bytes(b"\n".join([*lines, lines[0].replace("ğ".encode(), b"\xc4")]))
+
+    found, read_stats = read_file(tmp_path / "a.txt", language="az", txt_document="line")
+
+    assert found[-1].text == lines[0].decode().replace("ğ", "\ufffd")
+    assert read_stats.recoded == 0
+
+
 def test_a_text_file_that_is_no_document_is_refused_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -250,6 +250,8 @@ def test_layers_whose_sizes_are_wrong_are_refused_by_key(changes: dict[str, Any]
             {"linear_key_head_dim": 0.5},
             r"x/config\.json: linear_key_head_dim is 0\.5, not a size",
         ),
+        ("lfm2", {"block_ffn_dim_multiplier": "1"}, r"block_ffn_dim_multiplier is '1', not a number"),
+        ("lfm2", {"full_attn_idxs": 3}, r"full_attn_idxs is 3, not a list of layers"),
         ("granitemoehybrid", {"mamba_n_heads": "8"}, r"x/config\.json: mamba_n_heads is '8', not a size"),
     ],
 )

@@ -44,9 +44,11 @@ def refuse_no_lines(name: str, first: bytes | TooLong) -> None:
     """Refuse a file of lines that is one list, or objects over several lines, which no correction of a line mends."""
     refuse_wide(name, first)
     if isinstance(first, bytes) and (begin := NO_LINES.match(first)):
-        taken = "'.[]'" if begin[1] == b"[" else "."
+        taken = (
+            "'.[]'`, or where each chat is a list, with `jq -c '{messages: .}'" if begin[1] == b"[" else "."
+        )
         raise DataError(
-            f"{name}: is JSON over several lines, or one list; write an object a line, such as with `jq -c {taken}`"
+            f"{name}: is JSON over several lines, or lists; write an object a line, such as with `jq -c {taken}`"
         )
 
 

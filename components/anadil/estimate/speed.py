@@ -12,7 +12,7 @@ lays its mesh: the groups that talk most have their members side by side on one 
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from statistics import median
 from typing import Literal
@@ -259,8 +259,10 @@ class _Kernels:
         """A layer's attention forward; the half above the diagonal is skipped."""
         shape = self.shape
         flops = 2 * self.work.sequence_length * shape.attends * shape.query_width / self.tensor
-        # A convolution or a state has as long for its own.
-        return self.tokens * (flops + shape.mixing_flops) / self.peak(ATTENTION_SHARE, OTHER_ATTENTION_SHARE)
+        # States are in FP32, whatever the precision of products.
+        states = replace(self, work=replace(self.work, compute="fp32"))
+        shares = ATTENTION_SHARE, OTHER_ATTENTION_SHARE
+        return self.tokens * (flops / self.peak(*shares) + shape.mixing_flops / states.peak(*shares))
 
     def traffic_s(self, *, backward: bool) -> float:
         """A layer's element-wise kernels; with tensor parallelism the norms are shared too."""

@@ -68,6 +68,8 @@ def _layer_types(config: Mapping[str, Any], num: int) -> Sequence[str]:
             return listed
     if config["model_type"] == "lfm2":
         full = config.get("full_attn_idxs")
+        if not isinstance(full, list | None):
+            raise DataError(f"config.json: full_attn_idxs is {full!r}, not a list of layers")
         return [FULL if full is None or at in full else "conv" for at in range(num)]
     if config["model_type"] == "granitemoehybrid":
         return ["mamba"] * num
@@ -105,6 +107,8 @@ def _conv_sizes(config: Mapping[str, Any], size: Callable[..., int]) -> dict[str
     if config.get("block_auto_adjust_ff_dim", True):
         mlp = int(2 * mlp / 3)
         if (factor := config.get("block_ffn_dim_multiplier", 1.0)) is not None:
+            if not isinstance(factor, int | float):
+                raise DataError(f"config.json: block_ffn_dim_multiplier is {factor!r}, not a number")
             multiple = size("block_multiple_of", 256)
             mlp = -(-int(factor * mlp) // multiple) * multiple
     return {"mlp": mlp}

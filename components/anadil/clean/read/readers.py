@@ -34,7 +34,7 @@ from anadil.core.errors import DataError
 from anadil.core.format import MIB, human_bytes
 from anadil.core.json_text import parse_json
 from anadil.recipe.clean import TxtDocument
-from anadil.text.code_pages import say_lost_letters
+from anadil.text.code_pages import nearly_utf_8, say_lost_letters
 from anadil.text.letters import letters_of
 
 log = logging.getLogger(__name__)
@@ -394,11 +394,12 @@ def _cut_txt(source: Source, known: text_cut.TextCut, read_stats: ReadStats) -> 
         if isinstance(line, line_reader.TooLong):
             read_stats.refuse(f"{source.name}:{number}", str(line))
             continue
-        try:
-            text = line.removeprefix(b"\xef\xbb\xbf").decode(codec).strip("\r\n")
-        except UnicodeDecodeError:  # somebody has joined files
-            text = decode_text(line, letters=letters_of(source.language))[0].strip("\r\n")
+        data = line.removeprefix(b"\xef\xbb\xbf")
+        text = data.decode(codec, "replace")
+        if codec == "utf-8" and "\ufffd" in text and nearly_utf_8(data) is None:  # somebody has joined files
+            text = decode_text(data, letters=letters_of(source.language))[0]
             read_stats.recoded += 1
+        text = text.strip("\r\n")
         if known.is_numbered:
             text = text_cut.NUMBERED.sub("", text, count=1)
         is_end = text_cut.SEPARATOR.fullmatch(text.strip()) if known.is_separated else not text.strip()
